@@ -1,0 +1,63 @@
+# idemq: exactly-once effects beside a message broker
+
+EXTENSION = idemq
+EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(EXTENSION).control)
+
+MODULE_big = idemq
+OBJS = \
+	src/blake2b.o \
+	src/catalog.o \
+	src/claim.o \
+	src/claim_sql.o \
+	src/clock.o \
+	src/digest.o \
+	src/grants.o \
+	src/guc.o \
+	src/idemq.o \
+	src/leaf.o \
+	src/maintain.o \
+	src/partman.o \
+	src/shmem.o \
+	src/stats.o \
+	src/testpoint.o \
+	src/text.o \
+	src/worker.o
+
+PARTS = $(sort $(wildcard sql/parts/*.sql))
+DATA = $(filter-out sql/$(EXTENSION)--$(EXTVERSION).sql,$(wildcard sql/$(EXTENSION)--*.sql))
+DATA_built = sql/$(EXTENSION)--$(EXTVERSION).sql
+EXTRA_CLEAN = sql/$(EXTENSION)--$(EXTVERSION).sql
+
+# make TEST_BUILD=1: assertions, warnings as errors, and the points at which
+# race tests stop.  Never install such a build where real data lives.
+ifdef TEST_BUILD
+PG_CFLAGS += -DIDEMQ_TEST -DUSE_ASSERT_CHECKING -Wall -Wextra -Werror \
+	-Wno-unused-parameter -Wno-sign-compare
+endif
+
+REGRESS_OPTS = --inputdir=test
+ISOLATION_OPTS = --inputdir=test --outputdir=.
+REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
+ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+TAP_TESTS = 1
+PROVE_TESTS = test/t/*.pl
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+
+# without clang there is nothing to make bitcode with
+ifeq ($(shell command -v $(or $(CLANG),clang) 2>/dev/null),)
+with_llvm = no
+endif
+
+include $(PGXS)
+
+# PGXS tracks no headers, nor the switch between the two builds
+$(OBJS): $(wildcard src/*.h) $(if $(TEST_BUILD),.test_build)
+
+sql/$(EXTENSION)--$(EXTVERSION).sql: $(PARTS) $(EXTENSION).control
+	cat $(PARTS) > $@
+
+.PHONY: demo bench
+demo:
+	sh test/demo
