@@ -11,22 +11,24 @@ OBJS = \
 	src/claim_sql.o \
 	src/clock.o \
 	src/digest.o \
+	src/fingerprint.o \
 	src/grants.o \
 	src/guc.o \
 	src/idemq.o \
+	src/key.o \
 	src/leaf.o \
 	src/maintain.o \
 	src/partman.o \
 	src/shmem.o \
 	src/stats.o \
+	src/status.o \
 	src/testpoint.o \
-	src/text.o \
 	src/worker.o
 
 PARTS = $(sort $(wildcard sql/parts/*.sql))
 DATA = $(filter-out sql/$(EXTENSION)--$(EXTVERSION).sql,$(wildcard sql/$(EXTENSION)--*.sql))
 DATA_built = sql/$(EXTENSION)--$(EXTVERSION).sql
-EXTRA_CLEAN = sql/$(EXTENSION)--$(EXTVERSION).sql
+EXTRA_CLEAN = sql/$(EXTENSION)--$(EXTVERSION).sql .built-*
 
 # make TEST_BUILD=1: assertions, warnings as errors, and the points at which
 # race tests stop.  Never install such a build where real data lives.
@@ -53,7 +55,11 @@ endif
 include $(PGXS)
 
 # PGXS tracks no headers, nor the switch between the two builds
-$(OBJS): $(wildcard src/*.h) $(if $(TEST_BUILD),.test_build)
+$(OBJS): $(wildcard src/*.h) .built-$(if $(TEST_BUILD),test,plain)
+
+.built-%:
+	rm -f .built-*
+	touch $@
 
 sql/$(EXTENSION)--$(EXTVERSION).sql: $(PARTS) $(EXTENSION).control
 	cat $(PARTS) > $@

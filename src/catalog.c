@@ -1,0 +1,434 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  Where idemq's tables are: the leaves of idemq.processed, cached.
+ *
+ * The promise: whoever holds the key lock, has called
+ * AcceptInvalidationMessages() since it got it, and then asks for the leaves
+ * gets every leaf into which another session can have put that key.
+ *
+ * A leaf becomes visible when the transaction that attached it commits, and
+ * the messages that make other sessions look again are sent a moment later.
+ * In between, a session that happens to read the catalogs sees the leaf, and
+ * one that relies on messages does not.  That is no hole, because the
+ * attaching transaction holds ACCESS EXCLUSIVE on the new leaf until the
+ * messages are out: nobody can have put a key into a leaf of which the others
+ * have not been told.
+ *
+ * The parent is never locked and never opened: whoever holds a lock on it
+ * (or queues for one) must not stop claims.  pg_inherits is read with a new
+ * catalog snapshot, the bounds come from pg_class.
+ *
+ * The cache is dropped whole when anything in it changes, by a relcache
+ * callback, and built anew when somebody asks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "catalog.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_extension_d.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type_d.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "nodes/primnodes.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "testpoint.h"
+
+static LeafSet leaf_set;
+static bool leaf_set_valid = false; /* may be used as it is */
+static bool leaf_set_stale = false; /* changed while it was being built */
+static TimestampTz leaf_set_transaction = 0;	/* which transaction built it */
+static MemoryContext leaf_set_context = NULL;
+
+/* Drop the set if it has to do with this relation. */
+static void
+forget_leaves(Datum arg, Oid relid)
+{
+	bool		ours = relid == InvalidOid || relid == leaf_set.parent ||
+		relid == leaf_set.clock;
+
+	for (int i = 0; i < leaf_set.nleaves && !ours; i++)
+	{
+		Leaf	   *leaf = &leaf_set.leaves[i];
+
+		ours = leaf->oid == relid;
+		for (int j = 0; j < leaf->nindexes && !ours; j++)
+			ours = leaf->indexes[j].oid == relid;
+	}
+	if (ours)
+	{
+		leaf_set_valid = false;
+		leaf_set_stale = true;
+	}
+}
+
+/* Which relation has this name? */
+Oid
+catalog_relation(const char *name)
+{
+	Oid			schema = get_namespace_oid(IDEMQ_SCHEMA, true);
+	Oid			relid = InvalidOid;
+
+	if (OidIsValid(schema))
+		relid = get_relname_relid(name, schema);
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist", IDEMQ_SCHEMA, name),
+				 errhint("Run CREATE EXTENSION idemq.")));
+	return relid;
+}
+
+/* One end of a range partition. */
+static TimestampTz
+bound_value(List *datums)
+{
+	PartitionRangeDatum *datum = linitial_node(PartitionRangeDatum, datums);
+
+	if (datum->kind == PARTITION_RANGE_DATUM_MINVALUE)
+		return DT_NOBEGIN;
+	if (datum->kind == PARTITION_RANGE_DATUM_MAXVALUE)
+		return DT_NOEND;
+	return DatumGetTimestampTz(castNode(Const, datum->value)->constvalue);
+}
+
+/* Fill in a leaf from its pg_class row; false if it is not attached yet. */
+static bool
+read_leaf(Leaf *leaf, Oid relid, bool detaching)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class class;
+	PartitionBoundSpec *bound;
+	Datum		datum;
+	bool		isnull = true;
+
+	memset(leaf, 0, sizeof(Leaf));
+	leaf->oid = relid;
+	if (!HeapTupleIsValid(tuple))
+		return false;			/* dropped: messages are on their way */
+	class = (Form_pg_class) GETSTRUCT(tuple);
+	datum = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relpartbound, &isnull);
+	if (isnull)
+	{
+		ReleaseSysCache(tuple);
+		return false;
+	}
+	if (class->relkind != RELKIND_RELATION || class->relam != HEAP_TABLE_AM_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("partition \"%s\" of \"%s.%s\" is not an ordinary heap table",
+						NameStr(class->relname), IDEMQ_SCHEMA, IDEMQ_PROCESSED),
+				 errhint("Detach it with ALTER TABLE %s.%s DETACH PARTITION.",
+						 IDEMQ_SCHEMA, IDEMQ_PROCESSED)));
+
+	bound = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(datum)));
+	if (bound->is_default)
+	{
+		leaf->lower = DT_NOBEGIN;
+		leaf->upper = DT_NOEND;
+	}
+	else
+	{
+		leaf->lower = bound_value(bound->lowerdatums);
+		leaf->upper = bound_value(bound->upperdatums);
+		leaf->writable = !detaching &&
+			class->relpersistence == RELPERSISTENCE_PERMANENT;
+		leaf->permanent = TIMESTAMP_IS_NOBEGIN(leaf->lower) &&
+			OidIsValid(getExtensionOfObject(RelationRelationId, relid));
+	}
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+/* Newest first. */
+static int
+compare_leaves(const void *a, const void *b)
+{
+	TimestampTz x = ((const Leaf *) a)->lower;
+	TimestampTz y = ((const Leaf *) b)->lower;
+
+	return (x < y) - (x > y);
+}
+
+/* Read what the last maintenance round believed about the time. */
+static void
+read_clock(LeafSet *set)
+{
+	Relation	rel = table_open(set->clock, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	memset(&set->base, 0, sizeof(ClockBase));
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull[3];
+		Datum		values[3];
+
+		for (int i = 0; i < 3; i++)
+		{
+			values[i] = heap_getattr(tuple, i + 1, RelationGetDescr(rel), &isnull[i]);
+			if (isnull[i])
+				elog(ERROR, "null value in %s.%s", IDEMQ_SCHEMA, IDEMQ_CLOCK);
+		}
+		if (set->base.known && DatumGetTimestampTz(values[0]) <= set->base.high_water)
+			continue;
+		set->base.known = true;
+		set->base.high_water = DatumGetTimestampTz(values[0]);
+		set->base.same_boot = clock_boot_id()[0] != '\0' &&
+			strcmp(TextDatumGetCString(values[1]), clock_boot_id()) == 0 &&
+			DatumGetInt64(values[2]) <= clock_monotonic();
+		set->base.monotonic = DatumGetInt64(values[2]);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+}
+
+/* Read all leaves from the catalogs into leaf_set. */
+static void
+build_leaves(void)
+{
+	Relation	inherits;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	int			room = 16;
+
+	leaf_set.nleaves = 0;
+	MemoryContextReset(leaf_set_context);
+	leaf_set.parent = catalog_relation(IDEMQ_PROCESSED);
+	leaf_set.clock = catalog_relation(IDEMQ_CLOCK);
+	leaf_set.leaves = MemoryContextAlloc(leaf_set_context, room * sizeof(Leaf));
+
+	ScanKeyInit(&key, Anum_pg_inherits_inhparent, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(leaf_set.parent));
+	inherits = table_open(InheritsRelationId, AccessShareLock);
+	scan = systable_beginscan(inherits, InheritsParentIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_inherits row = (Form_pg_inherits) GETSTRUCT(tuple);
+
+		if (leaf_set.nleaves == room)
+		{
+			room *= 2;
+			leaf_set.leaves = repalloc(leaf_set.leaves, room * sizeof(Leaf));
+		}
+		if (read_leaf(&leaf_set.leaves[leaf_set.nleaves],
+					  row->inhrelid, row->inhdetachpending))
+			leaf_set.nleaves++;
+	}
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+
+	read_clock(&leaf_set);
+}
+
+/* Every leaf, as of the last invalidation message that was accepted. */
+LeafSet *
+catalog_leaves(void)
+{
+	if (catalog_leaves_valid())
+		return &leaf_set;
+
+	if (leaf_set_context == NULL)
+		leaf_set_context = AllocSetContextCreate(CacheMemoryContext,
+												 "idemq leaves",
+												 ALLOCSET_SMALL_SIZES);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		leaf_set_stale = false;
+		build_leaves();
+	} while (leaf_set_stale);
+
+	qsort(leaf_set.leaves, leaf_set.nleaves, sizeof(Leaf), compare_leaves);
+	leaf_set_valid = true;
+	leaf_set_transaction = GetCurrentTransactionStartTimestamp();
+	return &leaf_set;
+}
+
+/* Is what catalog_leaves() answered still so? */
+bool
+catalog_leaves_valid(void)
+{
+	/* the test's fault: a transaction looks for changes only once */
+	if (TEST_WITHOUT("invalidations") &&
+		leaf_set_transaction == GetCurrentTransactionStartTimestamp())
+		return true;
+	return leaf_set_valid;
+}
+
+/* A relation's name, as one would type it. */
+static char *
+qualified_name(Relation rel)
+{
+	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+}
+
+/* Is this idemq.digest()? */
+static bool
+function_is_digest(Oid funcid)
+{
+	char	   *name = get_func_name(funcid);
+
+	return name != NULL && strcmp(name, IDEMQ_DIGEST) == 0 &&
+		get_func_namespace(funcid) == get_namespace_oid(IDEMQ_SCHEMA, true);
+}
+
+/* Is this index the unique one on the digest, and nothing else? */
+static bool
+index_is_digest(Relation index, const Leaf *leaf)
+{
+	Form_pg_index form = index->rd_index;
+	List	   *exprs;
+	FuncExpr   *call;
+	Var		   *scope;
+	Var		   *key;
+
+	if (!form->indisunique || !form->indimmediate || form->indnatts != 1 ||
+		form->indkey.values[0] != 0 ||
+		index->rd_rel->relam != BTREE_AM_OID ||
+		index->rd_opcintype[0] != UUIDOID ||
+		index->rd_indoption[0] != 0 ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+
+	exprs = RelationGetIndexExpressions(index);
+	if (list_length(exprs) != 1 || !IsA(linitial(exprs), FuncExpr))
+		return false;
+	call = linitial_node(FuncExpr, exprs);
+	if (list_length(call->args) != 2 || !function_is_digest(call->funcid) ||
+		!IsA(linitial(call->args), Var) || !IsA(lsecond(call->args), Var))
+		return false;
+	scope = linitial_node(Var, call->args);
+	key = lsecond_node(Var, call->args);
+	return scope->varattno == leaf->att_scope && key->varattno == leaf->att_key;
+}
+
+/* Open an index; NULL if somebody holds a lock on it, and we do not wait. */
+Relation
+catalog_open_index(Oid relid, LOCKMODE lockmode, bool wait)
+{
+	if (wait)
+		return index_open(relid, lockmode);
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return NULL;
+	return index_open(relid, NoLock);
+}
+
+/*
+ * Find out what a claim must know of a leaf on which it holds a lock; false if
+ * somebody holds a lock on an index, and we do not wait.
+ *
+ * Every index that is ready is filled, valid or not: REINDEX CONCURRENTLY
+ * builds its new index while others insert, and relies on them.  Only a valid
+ * one may be asked.
+ */
+bool
+catalog_know_leaf(Leaf *leaf, Relation rel, bool wait)
+{
+	List	   *indexes;
+	ListCell   *cell;
+	bool		invalid = false;
+
+	if (leaf->known)
+		return true;
+
+	leaf->att_scope = get_attnum(leaf->oid, "scope");
+	leaf->att_key = get_attnum(leaf->oid, "key");
+	leaf->att_claimed_at = get_attnum(leaf->oid, "claimed_at");
+	leaf->att_leaf = get_attnum(leaf->oid, "leaf");
+	leaf->probe = InvalidOid;
+	leaf->nindexes = 0;
+
+	indexes = RelationGetIndexList(rel);
+	leaf->indexes = MemoryContextAlloc(leaf_set_context,
+									   sizeof(LeafIndex) * Max(list_length(indexes), 1));
+	foreach(cell, indexes)
+	{
+		Relation	index = catalog_open_index(lfirst_oid(cell), AccessShareLock, wait);
+		LeafIndex  *entry = &leaf->indexes[leaf->nindexes];
+
+		if (index == NULL)
+			return false;
+		if (index->rd_index->indisready)
+		{
+			entry->oid = RelationGetRelid(index);
+			entry->digest = index_is_digest(index, leaf);
+			leaf->nindexes++;
+			if (entry->digest && index->rd_index->indisvalid)
+				leaf->probe = entry->oid;
+			else if (entry->digest)
+				invalid = true;
+		}
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+
+	if (!OidIsValid(leaf->probe))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("partition \"%s\" of \"%s.%s\" has no valid unique index on its digest",
+						RelationGetRelationName(rel), IDEMQ_SCHEMA, IDEMQ_PROCESSED),
+				 invalid
+				 ? errhint("Run REINDEX TABLE %s.", qualified_name(rel))
+				 : errhint("Run CREATE UNIQUE INDEX ON %s (%s.%s(scope, key)).",
+						   qualified_name(rel), IDEMQ_SCHEMA, IDEMQ_DIGEST)));
+	leaf->known = true;
+	return true;
+}
+
+/*
+ * The leaf for a claim with this stamp: the one whose time it is, else the
+ * newest, else the permanent one.  NULL if there is none to write to.
+ */
+Leaf *
+catalog_leaf_for(LeafSet *set, TimestampTz stamp)
+{
+	Leaf	   *newest = NULL;
+	Leaf	   *permanent = NULL;
+
+	for (int i = 0; i < set->nleaves; i++)
+	{
+		Leaf	   *leaf = &set->leaves[i];
+
+		if (!leaf->writable)
+			continue;
+		if (leaf->permanent)
+			permanent = leaf;
+		else if (leaf->lower <= stamp && stamp < leaf->upper)
+			return leaf;
+		else if (newest == NULL)
+			newest = leaf;
+	}
+	return newest ? newest : permanent;
+}
+
+/* Hear of changes. */
+void
+catalog_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_leaves, (Datum) 0);
+}

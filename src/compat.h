@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  What differs between the server versions that idemq supports.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEMQ_COMPAT_H
+#define IDEMQ_COMPAT_H
+
+#include "idemq.h"
+
+#include "access/genam.h"
+
+/* 18 counts index searches in a struct that the caller may hand in */
+#if PG_VERSION_NUM >= 180000
+#define compat_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define compat_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
+/* 17 added a call that ends a series of insertions into an index */
+#if PG_VERSION_NUM < 170000
+#define index_insert_cleanup(index, info) ((void) 0)
+#endif
+
+#endif							/* IDEMQ_COMPAT_H */

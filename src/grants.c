@@ -1,0 +1,203 @@
+/*-------------------------------------------------------------------------
+ *
+ * grants.c
+ *	  Who may claim in which scope.
+ *
+ * EXECUTE on the functions is granted by idem_grant, and PostgreSQL enforces
+ * it.  What EXECUTE cannot express is a grant for one scope alone; that is
+ * kept in idemq.grants, which only idem_grant and idem_revoke write.
+ *
+ * The rows that apply to the current user are cached, and dropped when the
+ * table changes (a trigger on it sends a relcache invalidation), when a role
+ * or a membership changes, and when somebody becomes another user.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "grants.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "catalog.h"
+
+PG_FUNCTION_INFO_V1(idemq_grants_changed);
+
+#define GRANTS_COLUMNS	3
+
+/* What the current user may do. */
+typedef struct Rights
+{
+	bool		valid;
+	bool		stale;			/* changed while being read */
+	Oid			user;
+	Oid			table;			/* idemq.grants */
+	bool		admin;
+	bool		claim_all;
+	List	   *scopes;			/* text, claim in these */
+} Rights;
+
+static Rights rights;
+static MemoryContext rights_context = NULL;
+
+/* Drop the cache if idemq.grants changed. */
+static void
+forget_rights_of_table(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == rights.table)
+	{
+		rights.valid = false;
+		rights.stale = true;
+	}
+}
+
+/* Drop the cache if roles changed. */
+static void
+forget_rights_of_roles(Datum arg, int cacheid, uint32 hashvalue)
+{
+	rights.valid = false;
+	rights.stale = true;
+}
+
+/* Read the rows that apply to a user. */
+static void
+read_rights(Oid user)
+{
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	MemoryContext old;
+
+	rights.valid = false;
+	rights.admin = false;
+	rights.claim_all = false;
+	rights.scopes = NIL;
+	MemoryContextReset(rights_context);
+	rights.user = user;
+	rights.table = catalog_relation(IDEMQ_GRANTS);
+
+	rel = table_open(rights.table, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[GRANTS_COLUMNS];
+		bool		isnull[GRANTS_COLUMNS];
+		char	   *capability;
+		Oid			role;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+		role = get_role_oid(TextDatumGetCString(values[0]), true);
+		if (!OidIsValid(role) || !has_privs_of_role(user, role))
+			continue;
+		capability = TextDatumGetCString(values[1]);
+		if (strcmp(capability, "admin") == 0)
+			rights.admin = true;
+		else if (strcmp(capability, "claim") != 0)
+			continue;
+		else if (isnull[2])
+			rights.claim_all = true;
+		else
+		{
+			old = MemoryContextSwitchTo(rights_context);
+			rights.scopes = lappend(rights.scopes, DatumGetTextPCopy(values[2]));
+			MemoryContextSwitchTo(old);
+		}
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+}
+
+/* The current user's rights. */
+static const Rights *
+my_rights(void)
+{
+	Oid			user = GetUserId();
+
+	if (rights.valid && rights.user == user)
+		return &rights;
+	if (rights_context == NULL)
+		rights_context = AllocSetContextCreate(CacheMemoryContext, "idemq rights",
+											   ALLOCSET_SMALL_SIZES);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		rights.stale = false;
+		read_rights(user);
+	} while (rights.stale);
+	rights.valid = true;
+	return &rights;
+}
+
+/* See that the current user may claim in a scope. */
+void
+grants_require_scope(const char *scope, int len)
+{
+	const Rights *mine;
+	ListCell   *cell;
+
+	if (superuser())
+		return;
+	mine = my_rights();
+	if (mine->claim_all || mine->admin)
+		return;
+	foreach(cell, mine->scopes)
+	{
+		text	   *name = lfirst(cell);
+
+		if (VARSIZE_ANY_EXHDR(name) == len && memcmp(VARDATA_ANY(name), scope, len) == 0)
+			return;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for scope \"%.*s\"", len, scope),
+			 errhint("An administrator can run SELECT idem_grant(%s, 'claim', %s).",
+					 quote_literal_cstr(GetUserNameFromId(GetUserId(), false)),
+					 quote_literal_cstr(pnstrdup(scope, len)))));
+}
+
+/* See that the current user administers idemq. */
+void
+grants_require_admin(const char *what)
+{
+	if (superuser() || my_rights()->admin)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for %s", what),
+			 errhint("An administrator can run SELECT idem_grant(%s, 'admin').",
+					 quote_literal_cstr(GetUserNameFromId(GetUserId(), false)))));
+}
+
+/* idemq._grants_changed(): trigger on idemq.grants. */
+Datum
+idemq_grants_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function is only for triggers")));
+	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	return PointerGetDatum(NULL);
+}
+
+/* Hear of changes. */
+void
+grants_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_rights_of_table, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, forget_rights_of_roles, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, forget_rights_of_roles, (Datum) 0);
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * grants.h
+ *	  Who may claim in which scope.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEMQ_GRANTS_H
+#define IDEMQ_GRANTS_H
+
+#include "idemq.h"
+
+extern void grants_init(void);
+extern void grants_require_scope(const char *scope, int len);
+extern void grants_require_admin(const char *what);
+
+#endif							/* IDEMQ_GRANTS_H */

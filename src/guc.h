@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.h
+ *	  The settings.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEMQ_GUC_H
+#define IDEMQ_GUC_H
+
+#include "idemq.h"
+
+typedef enum PartitionManager
+{
+	MANAGER_BUILTIN,
+	MANAGER_PG_PARTMAN,
+} PartitionManager;
+
+extern int	idemq_drop_lock_timeout;	/* ms */
+extern bool idemq_durable_claims;
+extern bool idemq_expiry;
+extern int	idemq_naptime;		/* s */
+extern int	idemq_partition_interval;	/* s */
+extern int	idemq_partition_manager;
+extern int	idemq_premake;
+extern int	idemq_retention;	/* s */
+extern char *idemq_scope;
+
+extern void guc_define(void);
+
+#endif							/* IDEMQ_GUC_H */

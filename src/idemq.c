@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * idemq.c
+ *	  Where the library begins.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idemq.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "catalog.h"
+#include "grants.h"
+#include "guc.h"
+#include "shmem.h"
+#include "worker.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+/* Called when the library is loaded, by the postmaster or by a session. */
+void
+_PG_init(void)
+{
+	guc_define();
+	catalog_init();
+	grants_init();
+
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	shmem_init();
+	worker_register_launcher();
+}

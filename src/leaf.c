@@ -1,0 +1,402 @@
+/*-------------------------------------------------------------------------
+ *
+ * leaf.c
+ *	  One leaf: look for a digest, insert a claim, delete one.
+ *
+ * This is what the executor would do for a one-row INSERT or DELETE, minus
+ * the executor: no plan, no triggers, no snapshot, no internal subtransaction.
+ *
+ * Looking uses a dirty snapshot: a key that another transaction has inserted
+ * and not yet committed is seen, together with whom to wait for.
+ *
+ * Locking: the caller holds a lock on the leaf (leaf_open).  Locks of leaves
+ * that were only looked into are given up at once, because a backend has few
+ * fast-path slots and there may be many leaves; the one on the leaf that was
+ * written to stays until the end of the transaction, as for any INSERT.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "leaf.h"
+
+#include "access/heapam.h"
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "compat.h"
+#include "testpoint.h"
+
+/* Lock and open a leaf, and see that it still is one. */
+LeafOpen
+leaf_open(Leaf *leaf, LOCKMODE lockmode, bool wait, Relation *rel)
+{
+	Oid			relid = leaf->oid;
+
+	if (wait)
+		LockRelationOid(relid, lockmode);
+	else if (!ConditionalLockRelationOid(relid, lockmode))
+		return LEAF_BUSY;
+
+	/*
+	 * A new lock has made the server accept invalidation messages.  If they
+	 * had to do with our leaves, even the memory of this one is stale.
+	 */
+	*rel = NULL;
+	if (catalog_leaves_valid())
+		*rel = try_relation_open(relid, NoLock);
+	if (*rel == NULL)
+	{
+		UnlockRelationOid(relid, lockmode);
+		return LEAF_CHANGED;
+	}
+	if (!catalog_know_leaf(leaf, *rel, wait))
+	{
+		relation_close(*rel, lockmode);
+		return LEAF_BUSY;
+	}
+	return LEAF_OPENED;
+}
+
+/* Close a leaf; NoLock keeps its lock until the end of the transaction. */
+void
+leaf_close(Relation rel, LOCKMODE lockmode)
+{
+	relation_close(rel, lockmode);
+}
+
+/* The WAL position that must be flushed before a row's inserter is durable. */
+static XLogRecPtr
+commit_lsn_of(HeapTuple tuple, Buffer buffer)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
+	/*
+	 * The commit log no longer knows about a frozen xmin, but freezing was
+	 * logged after the commit, and the page has a position at least as new.
+	 */
+	if (!TransactionIdIsNormal(xmin))
+		return BufferGetLSNAtomic(buffer);
+	return TransactionIdGetCommitLSN(xmin);
+}
+
+/*
+ * Look for a digest in a leaf, and add what is found to *seen; false if
+ * somebody holds a lock on the index, and we do not wait.
+ *
+ * Answers from a dirty snapshot: the first row whose fate is settled ends the
+ * search, otherwise the first undecided one is remembered.  With as_committed,
+ * what is undecided counts as if it had not been tried, and the newest row is
+ * remembered.
+ */
+bool
+leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
+		  bool as_committed, bool wait, Sighting *seen)
+{
+	Relation	index = catalog_open_index(leaf->probe, AccessShareLock, wait);
+	TupleTableSlot *slot;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	ScanKeyData key;
+
+	if (index == NULL)
+		return false;
+	slot = table_slot_create(rel, NULL);
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ,
+				UUIDPGetDatum((pg_uuid_t *) digest));
+	scan = compat_index_beginscan(rel, index, as_committed ? SnapshotSelf : &dirty, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
+		Buffer		buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
+		TransactionId decider = InvalidTransactionId;
+		TimestampTz claimed_at;
+		bool		isnull;
+
+		if (!as_committed)
+			decider = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+		if (TransactionIdIsValid(decider))
+		{
+			if (seen->state == KEY_FREE)
+			{
+				seen->state = KEY_OPEN;
+				seen->decider = decider;
+			}
+			continue;
+		}
+
+		claimed_at = DatumGetTimestampTz(slot_getattr(slot, leaf->att_claimed_at, &isnull));
+		if (seen->state >= KEY_MINE && claimed_at <= seen->claimed_at)
+			continue;
+		seen->claimed_at = claimed_at;
+		seen->tid = tuple->t_self;
+		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+			seen->state = KEY_MINE;
+		else
+		{
+			seen->state = KEY_TAKEN;
+			seen->commit_lsn = Max(seen->commit_lsn, commit_lsn_of(tuple, buffer));
+		}
+		if (!as_committed)
+			break;
+	}
+
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	return true;
+}
+
+/* Fill an index that is not the one on the digest: somebody else's. */
+static void
+insert_foreign_entry(Relation rel, Relation index, HeapTuple tuple)
+{
+	IndexInfo  *info = BuildIndexInfo(index);
+	EState	   *estate = CreateExecutorState();
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	ExprContext *econtext = GetPerTupleExprContext(estate);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	bool		wanted = true;
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	econtext->ecxt_scantuple = slot;
+	if (info->ii_Predicate != NIL)
+		wanted = ExecQual(ExecPrepareQual(info->ii_Predicate, estate), econtext);
+	if (wanted && info->ii_ExclusionOps != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("exclusion constraint \"%s\" on a partition of \"%s.%s\" is not supported",
+						RelationGetRelationName(index), IDEMQ_SCHEMA, IDEMQ_PROCESSED),
+				 errhint("Drop the constraint.")));
+	if (wanted)
+	{
+		FormIndexDatum(info, slot, estate, values, isnull);
+		if (!index_insert(index, values, isnull, &tuple->t_self, rel,
+						  info->ii_Unique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
+						  false, info))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("unique index \"%s\" on a partition of \"%s.%s\" refuses a claim",
+							RelationGetRelationName(index), IDEMQ_SCHEMA, IDEMQ_PROCESSED),
+					 errhint("Drop the index: idemq needs no other than the one on the digest.")));
+		index_insert_cleanup(index, info);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	FreeExecutorState(estate);
+}
+
+/* Open every index of a leaf for insertion; false if we would have to wait. */
+static bool
+open_indexes(const Leaf *leaf, Relation *indexes, bool wait)
+{
+	for (int i = 0; i < leaf->nindexes; i++)
+	{
+		indexes[i] = catalog_open_index(leaf->indexes[i].oid, RowExclusiveLock, wait);
+		if (indexes[i] == NULL)
+		{
+			while (i-- > 0)
+				index_close(indexes[i], RowExclusiveLock);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The row of a claim. */
+static HeapTuple
+form_claim(const Leaf *leaf, TupleDesc desc, Datum scope, Datum key,
+		   TimestampTz claimed_at)
+{
+	Datum	   *values = palloc0(sizeof(Datum) * desc->natts);
+	bool	   *isnull = palloc(sizeof(bool) * desc->natts);
+	HeapTuple	tuple;
+
+	memset(isnull, true, sizeof(bool) * desc->natts);
+	values[leaf->att_scope - 1] = scope;
+	values[leaf->att_key - 1] = key;
+	values[leaf->att_claimed_at - 1] = TimestampTzGetDatum(claimed_at);
+	values[leaf->att_leaf - 1] = TimestampTzGetDatum(leaf->lower);
+	isnull[leaf->att_scope - 1] = false;
+	isnull[leaf->att_key - 1] = false;
+	isnull[leaf->att_claimed_at - 1] = false;
+	isnull[leaf->att_leaf - 1] = false;
+	tuple = heap_form_tuple(desc, values, isnull);
+	pfree(values);
+	pfree(isnull);
+	return tuple;
+}
+
+/*
+ * Insert a claim.
+ *
+ * The caller has looked, under the key lock, so only a row that came by SQL
+ * can be in the way.  The index is asked not to wait for its fate, for we hold
+ * the key lock: our row is taken back and the caller starts over.
+ */
+LeafInsert
+leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
+			const IdemDigest *digest, TimestampTz claimed_at, bool wait)
+{
+	int			nindexes = leaf->nindexes;
+	Relation   *indexes = palloc(sizeof(Relation) * nindexes);
+	HeapTuple	tuple;
+	bool		unique = true;
+
+	if (!open_indexes(leaf, indexes, wait))
+		return LEAF_INSERT_BUSY;
+
+	tuple = form_claim(leaf, RelationGetDescr(rel), scope, key, claimed_at);
+	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+	TEST_POINT("claim-inserted");
+
+	for (int i = 0; i < nindexes && unique; i++)
+	{
+		if (leaf->indexes[i].digest)
+		{
+			Datum		entry = UUIDPGetDatum((pg_uuid_t *) digest);
+			bool		isnull = false;
+
+			unique = index_insert(indexes[i], &entry, &isnull, &tuple->t_self,
+								  rel, UNIQUE_CHECK_PARTIAL, false, NULL);
+		}
+		else
+			insert_foreign_entry(rel, indexes[i], tuple);
+	}
+	for (int i = 0; i < nindexes; i++)
+		index_close(indexes[i], RowExclusiveLock);
+
+	if (!unique && leaf_delete(leaf, rel, digest, &tuple->t_self) != LEAF_DELETED)
+		elog(ERROR, "could not take back a claim in \"%s\"", RelationGetRelationName(rel));
+
+	heap_freetuple(tuple);
+	pfree(indexes);
+	return unique ? LEAF_INSERTED : LEAF_CONFLICT;
+}
+
+/* Is this a row of that digest? */
+static bool
+row_has_digest(const Leaf *leaf, Relation rel, HeapTuple tuple, const IdemDigest *digest)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		isnull;
+	text	   *scope = DatumGetTextPP(heap_getattr(tuple, leaf->att_scope, desc, &isnull));
+	text	   *key = DatumGetTextPP(heap_getattr(tuple, leaf->att_key, desc, &isnull));
+	IdemDigest	own;
+
+	digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
+				   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &own);
+	return digest_cmp(&own, digest) == 0;
+}
+
+/* Delete a row that leaf_look, under the same lock, has found. */
+LeafDelete
+leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest, ItemPointer tid)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	/*
+	 * If somebody deletes the row by SQL, commits and vacuums, all since we
+	 * looked, another row may be in its place.  From here on the pin keeps
+	 * vacuum away.
+	 */
+	tuple.t_self = *tid;
+	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+		return LEAF_GONE;
+	if (!row_has_digest(leaf, rel, &tuple, digest))
+	{
+		ReleaseBuffer(buffer);
+		return LEAF_GONE;
+	}
+
+	/* a row of this very command must be deleted by a later one */
+	CommandCounterIncrement();
+	result = heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot,
+						 false, &failure, false);
+	ReleaseBuffer(buffer);
+
+	switch (result)
+	{
+		case TM_Ok:
+			return LEAF_DELETED;
+		case TM_BeingModified:
+			return LEAF_LOCKED;
+		case TM_SelfModified:
+		case TM_Updated:
+		case TM_Deleted:
+			return LEAF_GONE;
+		default:
+			elog(ERROR, "unexpected result %d of heap_delete", result);
+			return LEAF_GONE;	/* keep the compiler quiet */
+	}
+}
+
+/* Wait until nobody else holds a lock on a row, by locking it. */
+void
+leaf_wait_for_row(Relation rel, ItemPointer tid)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData failure;
+
+	tuple.t_self = *tid;
+	if (heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+	{
+		CommandCounterIncrement();
+		(void) table_tuple_lock(rel, tid, SnapshotAny, slot,
+								GetCurrentCommandId(true), LockTupleExclusive,
+								LockWaitBlock, 0, &failure);
+		ReleaseBuffer(buffer);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Does the leaf hold a claim that is newer than cutoff?
+ *
+ * Reads from the end, where the newest rows are: a leaf that is still in use
+ * answers at once, and one that is not is read once, before it goes.
+ */
+bool
+leaf_claimed_after(Relation rel, TimestampTz cutoff)
+{
+	AttrNumber	att = get_attnum(RelationGetRelid(rel), "claimed_at");
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true, false);
+	bool		found = false;
+
+	while (!found && table_scan_getnextslot(scan, BackwardScanDirection, slot))
+	{
+		bool		isnull;
+		Datum		claimed_at = slot_getattr(slot, att, &isnull);
+
+		CHECK_FOR_INTERRUPTS();
+		found = DatumGetTimestampTz(claimed_at) > cutoff;
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}

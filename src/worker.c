@@ -1,0 +1,371 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  What runs by itself: the launcher and its workers.
+ *
+ * One launcher per server, connected to no database, visits one database
+ * after the other: for each it starts a worker, which connects, does a
+ * maintenance round, and exits.  So nothing of idemq is connected to a
+ * database while it naps, and DROP DATABASE or CREATE DATABASE ... TEMPLATE
+ * wait for a round at most.
+ *
+ * Each database is looked into once, when the server starts or when its oid is
+ * new.  After that only those are visited that have the extension and in which
+ * something was claimed since the server started.  That second condition is
+ * for restores: a dump brings its own partitions, and we must not make one
+ * before its CREATE TABLE comes along.
+ *
+ * Everything that the launcher knows is in shared memory; CREATE EXTENSION
+ * (idemq._announce) and claims that find no partition wake it there.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "storage/spin.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "clock.h"
+#include "guc.h"
+#include "maintain.h"
+#include "shmem.h"
+
+PG_FUNCTION_INFO_V1(idemq_announce);
+
+/* the launcher comes back this many seconds after it was ended */
+#define LAUNCHER_RESTART	5
+
+/* A worker that cannot be had is worth a line in the log this often. */
+#define STARVED_REPORT		(60 * USECS_PER_SEC)
+
+/* Nobody can wake the launcher any more. */
+static void
+withdraw_latch(int code, Datum arg)
+{
+	SpinLockAcquire(&shmem_state->latch_lock);
+	shmem_state->launcher = NULL;
+	SpinLockRelease(&shmem_state->latch_lock);
+}
+
+/* Let others wake the launcher. */
+static void
+publish_latch(void)
+{
+	before_shmem_exit(withdraw_latch, (Datum) 0);
+	SpinLockAcquire(&shmem_state->latch_lock);
+	shmem_state->launcher = MyLatch;
+	SpinLockRelease(&shmem_state->latch_lock);
+}
+
+/* The databases that one can connect to, in the given context. */
+static List *
+list_databases(MemoryContext context)
+{
+	List	   *databases = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
+		MemoryContext old;
+
+		/* a negative limit other than -1: DROP DATABASE was interrupted */
+		if (!row->datallowconn || row->datconnlimit < -1)
+			continue;
+		old = MemoryContextSwitchTo(context);
+		databases = lappend_oid(databases, row->oid);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return databases;
+}
+
+/* Forget what is known of databases that are gone. */
+static void
+forget_gone(List *databases)
+{
+	for (int i = 0; i < SHMEM_DATABASES; i++)
+	{
+		Oid			dboid = shmem_state->databases[i].oid;
+
+		if (OidIsValid(dboid) && !list_member_oid(databases, dboid))
+			shmem_forget_database(dboid);
+	}
+}
+
+/* Note that there was, or was not, a slot for a worker. */
+static void
+note_slot(bool found)
+{
+	static int64 last_report = 0;
+	int64		now = clock_monotonic();
+
+	if (found)
+	{
+		shmem_state->starved_since = 0;
+		return;
+	}
+	if (shmem_state->starved_since == 0)
+		shmem_state->starved_since = now;
+	if (last_report != 0 && now - last_report < STARVED_REPORT)
+		return;
+	last_report = now;
+	ereport(WARNING,
+			(errmsg("no slot for an idemq worker, partitions are neither made nor dropped"),
+			 errhint("Raise max_worker_processes.")));
+}
+
+/* Have a worker look after a database, and wait for its end. */
+static void
+visit_database(Oid dboid)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	strlcpy(worker.bgw_name, "idemq worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "idemq worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "idemq", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "idemq_worker_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_notify_pid = MyProcPid;
+	worker.bgw_main_arg = ObjectIdGetDatum(dboid);
+
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		note_slot(false);
+		return;
+	}
+	note_slot(true);
+	(void) WaitForBackgroundWorkerShutdown(handle);
+	pfree(handle);
+}
+
+/* Visit every database that may need it. */
+static void
+visit_databases(MemoryContext context)
+{
+	List	   *databases = list_databases(context);
+	ListCell   *cell;
+
+	forget_gone(databases);
+	foreach(cell, databases)
+	{
+		DatabaseEntry *entry = shmem_database(lfirst_oid(cell));
+
+		CHECK_FOR_INTERRUPTS();
+		shmem_state->launcher_beat = clock_monotonic();
+		if (entry->state == DATABASE_UNKNOWN ||
+			(entry->state == DATABASE_WITH && pg_atomic_read_u32(&entry->in_use) != InvalidOid))
+			visit_database(lfirst_oid(cell));
+	}
+	shmem_state->launcher_beat = clock_monotonic();
+}
+
+/* The launcher. */
+void
+idemq_launcher_main(Datum arg)
+{
+	MemoryContext context;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	context = AllocSetContextCreate(TopMemoryContext, "idemq launcher",
+									ALLOCSET_DEFAULT_SIZES);
+	publish_latch();
+
+	for (;;)
+	{
+		MemoryContextReset(context);
+		MemoryContextSwitchTo(context);
+		visit_databases(context);
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 idemq_naptime * 1000L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+	}
+}
+
+/* Is there a leaf for the present time? */
+static bool
+has_present_leaf(void)
+{
+	LeafSet    *set = catalog_leaves();
+	TimestampTz stamp = Max(clock_wall(), clock_floor(&set->base));
+	Leaf	   *leaf = catalog_leaf_for(set, stamp);
+
+	return leaf != NULL && !leaf->permanent && stamp < leaf->upper;
+}
+
+/* One step in a transaction of its own; an error goes to the log. */
+static bool
+run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool more = false;
+
+	StartTransactionCommand();
+	PG_TRY();
+	{
+		more = maintain_step(round, duty);
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		strlcpy(entry->error, error->message, SHMEM_ERROR_LEN);
+		EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		FreeErrorData(error);
+		RESUME_INTERRUPTS();
+
+		/* one leaf that cannot be dropped does not keep the others */
+		if (duty == DUTY_EXPIRE && OidIsValid(round->at_hand))
+		{
+			maintain_skip(round);
+			more = round->nskipped < MAINTAIN_SKIPPED;
+		}
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return more;
+}
+
+/* A round, if there is anything to look after. */
+static void
+run_round(DatabaseEntry *entry)
+{
+	MaintainRound round = {0};
+	bool		installed;
+	bool		in_use = false;
+
+	StartTransactionCommand();
+	installed = OidIsValid(get_extension_oid("idemq", true));
+	entry->state = installed ? DATABASE_WITH : DATABASE_WITHOUT;
+	if (installed)
+		in_use = pg_atomic_read_u32(&entry->in_use) == catalog_relation(IDEMQ_PROCESSED);
+	CommitTransactionCommand();
+	if (!in_use)
+		return;
+
+	if (!maintain_begin_round(false))
+		return;					/* somebody called idem_maintain() */
+	entry->error[0] = '\0';
+	entry->round_started = clock_monotonic();
+	for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
+	{
+		while (run_step(&round, duty, entry))
+			CHECK_FOR_INTERRUPTS();
+	}
+	entry->round_ended = clock_monotonic();
+	maintain_end_round();
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (has_present_leaf())
+		pg_atomic_write_u64(&entry->homeless_since, 0);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* A worker: one round in one database. */
+void
+idemq_worker_main(Datum arg)
+{
+	Oid			dboid = DatumGetObjectId(arg);
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
+	pgstat_report_appname("idemq worker");
+
+	run_round(shmem_database(dboid));
+	proc_exit(0);
+}
+
+/* When the server starts. */
+void
+worker_register_launcher(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "idemq launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "idemq launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "idemq", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "idemq_launcher_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = LAUNCHER_RESTART;
+	RegisterBackgroundWorker(&worker);
+}
+
+/* CREATE EXTENSION committed: have somebody look. */
+static void
+announce_at_commit(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT)
+	{
+		shmem_database(MyDatabaseId)->state = DATABASE_UNKNOWN;
+		shmem_wake_launcher();
+	}
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE)
+		UnregisterXactCallback(announce_at_commit, arg);
+}
+
+/* idemq._announce(): the end of the install script. */
+Datum
+idemq_announce(PG_FUNCTION_ARGS)
+{
+	if (shmem_is_attached())
+	{
+		(void) shmem_database(MyDatabaseId);
+		RegisterXactCallback(announce_at_commit, NULL);
+	}
+	PG_RETURN_VOID();
+}
