@@ -179,8 +179,8 @@ insert_claim(const ClaimKey *key, bool wait, bool *inserted)
 		}
 
 		/*
-		 * Time went on while we waited for the lock.  Expiry relies on it that
-		 * whoever has the lock on a leaf checks only then that it is the
+		 * Time went on while we waited for the lock.  Expiry relies on it
+		 * that whoever has the lock on a leaf checks only then that it is the
 		 * leaf's turn; see maintain.c.
 		 */
 		stamp = Max(clock_wall(), clock_floor(&set->base));
@@ -334,7 +334,10 @@ restart:
 			Sighting	seen;
 			LeafDelete	outcome;
 
-			/* look first: most leaves do not have it, and need no writer's lock */
+			/*
+			 * look first: most leaves do not have it, and need no writer's
+			 * lock
+			 */
 			if (leaf_open(leaf, AccessShareLock, true, &rel) != LEAF_OPENED)
 			{
 				unlock_key(digest);
