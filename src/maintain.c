@@ -439,12 +439,18 @@ static bool
 is_expired(Oid relid, bool permanent, TimestampTz cutoff)
 {
 	Relation	rel;
+	LOCKTAG		tag;
+	int			holders;
 	bool		expired;
 
-	/* before reading it all, see that the drop would get its lock */
-	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
+	/*
+	 * Before reading it all, see that the drop would get its lock.  To take it
+	 * and give it back would be logged for standbys, in every round.
+	 */
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	(void) GetLockConflicts(&tag, AccessExclusiveLock, &holders);
+	if (holders > 0)
 		return false;
-	UnlockRelationOid(relid, AccessExclusiveLock);
 	if (!ConditionalLockRelationOid(relid, ShareLock))
 		return false;
 	rel = try_relation_open(relid, NoLock);

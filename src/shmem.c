@@ -81,6 +81,8 @@ init_database(DatabaseEntry *entry, Oid dboid)
 	entry->round_started = 0;
 	entry->round_ended = 0;
 	entry->error[0] = '\0';
+	memset(entry->failures, 0, sizeof(entry->failures));
+	memset(entry->retry_at, 0, sizeof(entry->retry_at));
 	entry->since = GetCurrentTimestamp();
 	init_stats(&entry->others);
 }

@@ -19,6 +19,7 @@
 #define SHMEM_DATABASES		1024	/* more are counted, but not kept apart */
 #define SHMEM_SCOPES		1024	/* in all databases together */
 #define SHMEM_ERROR_LEN		256
+#define SHMEM_DUTIES		4		/* room for what a worker's round consists of */
 
 /* Counters of one scope. */
 typedef struct ScopeStats
@@ -54,6 +55,8 @@ typedef struct DatabaseEntry
 	int64		round_started;
 	int64		round_ended;
 	char		error[SHMEM_ERROR_LEN]; /* of the last round; empty: none */
+	int			failures[SHMEM_DUTIES]; /* in a row */
+	int64		retry_at[SHMEM_DUTIES]; /* not before then (monotonic us) */
 
 	TimestampTz since;			/* when counting began */
 	ScopeStats	others;			/* scopes that did not fit */

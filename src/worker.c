@@ -42,6 +42,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -54,6 +55,11 @@ PG_FUNCTION_INFO_V1(idemq_announce);
 
 /* the launcher comes back this many seconds after it was ended */
 #define LAUNCHER_RESTART	5
+
+/* A duty that fails is tried again after this many naptimes at the latest. */
+#define MAX_BACKOFF			32
+
+StaticAssertDecl(MAINTAIN_DUTIES <= SHMEM_DUTIES, "no room for all duties");
 
 /* A worker that cannot be had is worth a line in the log this often. */
 #define STARVED_REPORT		(60 * USECS_PER_SEC)
@@ -109,15 +115,26 @@ list_databases(MemoryContext context)
 	return databases;
 }
 
-/* Forget what is known of databases that are gone. */
+/*
+ * Forget what is known of databases that are gone.
+ *
+ * One that is not in the list may also be newer than the list, with sessions
+ * that have pointers to its entry.
+ */
 static void
 forget_gone(List *databases)
 {
 	for (int i = 0; i < SHMEM_DATABASES; i++)
 	{
 		Oid			dboid = shmem_state->databases[i].oid;
+		bool		gone;
 
-		if (OidIsValid(dboid) && !list_member_oid(databases, dboid))
+		if (!OidIsValid(dboid) || list_member_oid(databases, dboid))
+			continue;
+		StartTransactionCommand();
+		gone = !SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dboid));
+		CommitTransactionCommand();
+		if (gone)
 			shmem_forget_database(dboid);
 	}
 }
@@ -179,6 +196,7 @@ visit_databases(MemoryContext context)
 	ListCell   *cell;
 
 	forget_gone(databases);
+	MemoryContextSwitchTo(context);
 	foreach(cell, databases)
 	{
 		DatabaseEntry *entry = shmem_database(lfirst_oid(cell));
@@ -236,12 +254,24 @@ has_present_leaf(void)
 	return leaf != NULL && !leaf->permanent && stamp < leaf->upper;
 }
 
+/* A duty failed: it is tried again later each time, up to MAX_BACKOFF naptimes. */
+static void
+back_off(DatabaseEntry *entry, MaintainDuty duty)
+{
+	int			naptimes = Min(1 << Min(entry->failures[duty], 30), MAX_BACKOFF);
+
+	entry->failures[duty]++;
+	entry->retry_at[duty] = clock_monotonic() +
+		naptimes * idemq_naptime * USECS_PER_SEC;
+}
+
 /* One step in a transaction of its own; an error goes to the log. */
 static bool
-run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry)
+run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry, bool *ok)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool more = false;
+	volatile bool failed = false;
 
 	StartTransactionCommand();
 	PG_TRY();
@@ -262,6 +292,7 @@ run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry)
 		FlushErrorState();
 		FreeErrorData(error);
 		RESUME_INTERRUPTS();
+		failed = true;
 
 		/* one leaf that cannot be dropped does not keep the others */
 		if (duty == DUTY_EXPIRE && OidIsValid(round->at_hand))
@@ -272,6 +303,7 @@ run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
+	*ok &= !failed;
 	return more;
 }
 
@@ -294,12 +326,21 @@ run_round(DatabaseEntry *entry)
 
 	if (!maintain_begin_round(false))
 		return;					/* somebody called idem_maintain() */
-	entry->error[0] = '\0';
+	if (entry->failures[DUTY_CLOCK] + entry->failures[DUTY_MAKE] + entry->failures[DUTY_EXPIRE] == 0)
+		entry->error[0] = '\0';
 	entry->round_started = clock_monotonic();
 	for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
 	{
-		while (run_step(&round, duty, entry))
+		bool		ok = true;
+
+		if (entry->retry_at[duty] > clock_monotonic())
+			continue;
+		while (run_step(&round, duty, entry, &ok))
 			CHECK_FOR_INTERRUPTS();
+		if (ok)
+			entry->failures[duty] = 0;
+		else
+			back_off(entry, duty);
 	}
 	entry->round_ended = clock_monotonic();
 	maintain_end_round();

@@ -90,6 +90,10 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value',
 				HINT = 'Only claim (a scope) and consume (a consumer) take an object.';
 	END IF;
+	IF capability = 'consume' AND object IS NOT NULL THEN
+		RAISE EXCEPTION 'consumer "%" does not exist', object
+			USING ERRCODE = 'undefined_object';
+	END IF;
 	IF capability = 'claim' AND octet_length(object) > 255 THEN
 		RAISE EXCEPTION 'scope is longer than 255 bytes'
 			USING ERRCODE = 'program_limit_exceeded';
@@ -114,11 +118,13 @@ BEGIN
 
 	/* rows of a role of the same name that was dropped mean nothing */
 	DELETE FROM idemq.grants AS g
-	WHERE g.role = role_name AND NOT EXISTS (
-		SELECT FROM pg_proc AS p, aclexplode(p.proacl) AS a, idemq._capability_objects(g.capability) AS o
-		WHERE o.kind <> 'TABLE' AND o.kind <> 'SCHEMA'
-			AND p.oid = o.name::regprocedure
-			AND a.grantee = idem_grant.role AND a.privilege_type = 'EXECUTE');
+	WHERE g.role = role_name
+		AND EXISTS (SELECT FROM idemq._capability_objects(g.capability))
+		AND NOT EXISTS (
+			SELECT FROM idemq._capability_objects(g.capability) AS o
+			JOIN pg_proc AS p ON o.kind IN ('FUNCTION', 'PROCEDURE') AND p.oid = o.name::regprocedure
+			CROSS JOIN aclexplode(p.proacl) AS a
+			WHERE a.grantee = idem_grant.role AND a.privilege_type = 'EXECUTE');
 
 	INSERT INTO idemq.grants (role, capability, object)
 	VALUES (role_name, idem_grant.capability, idem_grant.object)
