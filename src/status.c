@@ -106,7 +106,9 @@ check_worker(FunctionCallInfo fcinfo)
 				  psprintf("last round failed: %s", entry->error));
 	else if (entry->round_ended == 0)
 		put_check(fcinfo, "worker", "ok", NULL,
-				  "nothing was claimed in this database since the server started");
+				  pg_atomic_read_u32(&entry->in_use) == InvalidOid
+				  ? "nothing was claimed in this database since the server started"
+				  : "the first round is about to begin");
 	else
 		put_check(fcinfo, "worker", "ok", NULL,
 				  psprintf("last round %.0f s ago, took %.0f ms",
