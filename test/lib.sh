@@ -271,6 +271,9 @@ for p in $new; do
 		if [ -z "$made_policy" ] && [ ! -d /run/systemd/system ] && [ -x /etc/init.d/$s ]; then
 			/etc/init.d/$s stop >/dev/null 2>&1 9<&-
 		fi
+		if [ $s = epmd ] && [ -z "$made_policy" ] && [ ! -d /run/systemd/system ]; then
+			epmd -kill >/dev/null 2>&1
+		fi
 	done
 	[ $p != rabbitmq-server ] ||
 		echo "       rabbitmq-server is installed, but neither started nor enabled at boot"
@@ -551,7 +554,7 @@ tree_tar()
 		tar -C "$TREE" -c --exclude=./.git --exclude='*.o' --exclude='*.so' \
 			--exclude='*.bc' --exclude=./results --exclude=./output_iso \
 			--exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./log \
-			--exclude='./sql/idemq--[0-9]*.sql' --exclude=./.test_build \
+			--exclude='./sql/idemq--[0-9]*.sql' --exclude='./.built-*' \
 			--exclude=__pycache__ -f - .
 	fi
 }
