@@ -60,6 +60,10 @@ static bool leaf_set_stale = false; /* changed while it was being built */
 static TimestampTz leaf_set_transaction = 0;	/* which transaction built it */
 static MemoryContext leaf_set_context = NULL;
 
+/* what catalog_lock() could not get */
+static Oid	missed_lock = InvalidOid;
+static LOCKMODE missed_lock_mode = NoLock;
+
 /* Drop the set if it has to do with this relation. */
 static void
 forget_leaves(Datum arg, Oid relid)
@@ -170,27 +174,65 @@ compare_leaves(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Read what the last maintenance round believed about the time. */
-static void
-read_clock(LeafSet *set)
+/* Lock a relation; false if somebody else holds a lock, and we do not wait. */
+bool
+catalog_lock(Oid relid, LOCKMODE lockmode, bool wait)
 {
-	Relation	rel = table_open(set->clock, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	if (wait)
+		LockRelationOid(relid, lockmode);
+	else if (!ConditionalLockRelationOid(relid, lockmode))
+	{
+		missed_lock = relid;
+		missed_lock_mode = lockmode;
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Wait until the lock that catalog_lock() could not get last may be had.  Who
+ * holds the key lock gives it up before.
+ */
+void
+catalog_wait_for_lock(void)
+{
+	LockRelationOid(missed_lock, missed_lock_mode);
+	UnlockRelationOid(missed_lock, missed_lock_mode);
+}
+
+/*
+ * Read what the last maintenance round believed about the time; false if
+ * somebody holds a lock on the table, and we do not wait.
+ *
+ * An older belief does no harm: stamps made with it are not lower.  So a lock is
+ * waited for only by who has none.
+ */
+static bool
+read_clock(LeafSet *set, bool wait)
+{
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
 	HeapTuple	tuple;
 
+	if (!catalog_lock(set->clock, AccessShareLock, wait && set->base_of != set->clock))
+		return set->base_of == set->clock;
+	rel = table_open(set->clock, NoLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
 	memset(&set->base, 0, sizeof(ClockBase));
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		bool		isnull[3];
-		Datum		values[3];
+		bool		isnull[4];
+		Datum		values[4];
 
-		for (int i = 0; i < 3; i++)
+		for (int i = 0; i < 4; i++)
 		{
 			values[i] = heap_getattr(tuple, i + 1, RelationGetDescr(rel), &isnull[i]);
 			if (isnull[i])
 				elog(ERROR, "null value in %s.%s", IDEMQ_SCHEMA, IDEMQ_CLOCK);
 		}
+		set->base.hold_until = Max(set->base.hold_until, DatumGetTimestampTz(values[3]));
 		if (set->base.known && DatumGetTimestampTz(values[0]) <= set->base.high_water)
 			continue;
 		set->base.known = true;
@@ -200,14 +242,47 @@ read_clock(LeafSet *set)
 			DatumGetInt64(values[2]) <= clock_monotonic();
 		set->base.monotonic = DatumGetInt64(values[2]);
 	}
+	set->base_of = set->clock;
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
+	return true;
 }
 
-/* Read all leaves from the catalogs into leaf_set. */
-static void
-build_leaves(void)
+/*
+ * Has this transaction made what a catalog row describes?  Then nobody else
+ * sees it yet.
+ */
+static bool
+made_by_us(HeapTuple row)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data));
+}
+
+/* Has this transaction made the parent, by CREATE EXTENSION? */
+static bool
+parent_made_by_us(Oid parent)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(parent));
+	bool		ours;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	ours = made_by_us(tuple);
+	ReleaseSysCache(tuple);
+	return ours;
+}
+
+/*
+ * Read all leaves from the catalogs into leaf_set; false if we would have to
+ * wait.
+ *
+ * Nobody else looks into a leaf that this transaction has attached, so it is
+ * not written until that has committed.  Where the whole table is ours,
+ * nobody else can claim.
+ */
+static bool
+build_leaves(bool wait)
 {
 	Relation	inherits;
 	SysScanDesc scan;
@@ -234,19 +309,22 @@ build_leaves(void)
 			room *= 2;
 			leaf_set.leaves = repalloc(leaf_set.leaves, room * sizeof(Leaf));
 		}
-		if (read_leaf(&leaf_set.leaves[leaf_set.nleaves],
-					  row->inhrelid, row->inhdetachpending))
-			leaf_set.nleaves++;
+		if (!read_leaf(&leaf_set.leaves[leaf_set.nleaves],
+					   row->inhrelid, row->inhdetachpending))
+			continue;
+		if (made_by_us(tuple) && !parent_made_by_us(leaf_set.parent))
+			leaf_set.leaves[leaf_set.nleaves].writable = false;
+		leaf_set.nleaves++;
 	}
 	systable_endscan(scan);
 	table_close(inherits, AccessShareLock);
 
-	read_clock(&leaf_set);
+	return read_clock(&leaf_set, wait);
 }
 
-/* Every leaf, as of the last invalidation message that was accepted. */
-LeafSet *
-catalog_leaves(void)
+/* Every leaf; NULL if we would have to wait, and do not. */
+static LeafSet *
+get_leaves(bool wait)
 {
 	if (catalog_leaves_valid())
 		return &leaf_set;
@@ -259,13 +337,28 @@ catalog_leaves(void)
 	{
 		CHECK_FOR_INTERRUPTS();
 		leaf_set_stale = false;
-		build_leaves();
+		if (!build_leaves(wait))
+			return NULL;
 	} while (leaf_set_stale);
 
 	qsort(leaf_set.leaves, leaf_set.nleaves, sizeof(Leaf), compare_leaves);
 	leaf_set_valid = true;
 	leaf_set_transaction = GetCurrentTransactionStartTimestamp();
 	return &leaf_set;
+}
+
+/* Every leaf, as of the last invalidation message that was accepted. */
+LeafSet *
+catalog_leaves(void)
+{
+	return get_leaves(true);
+}
+
+/* The same; NULL if somebody holds a lock on idemq.clock for which one would have to wait. */
+LeafSet *
+catalog_leaves_nowait(void)
+{
+	return get_leaves(false);
 }
 
 /* Is what catalog_leaves() answered still so? */
@@ -277,14 +370,6 @@ catalog_leaves_valid(void)
 		leaf_set_transaction == GetCurrentTransactionStartTimestamp())
 		return true;
 	return leaf_set_valid;
-}
-
-/* A relation's name, as one would type it. */
-static char *
-qualified_name(Relation rel)
-{
-	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-									  RelationGetRelationName(rel));
 }
 
 /* Is this idemq.digest()? */
@@ -327,15 +412,62 @@ index_is_digest(Relation index, const Leaf *leaf)
 	return scope->varattno == leaf->att_scope && key->varattno == leaf->att_key;
 }
 
+/* A relation's name, as one would type it. */
+static char *
+qualified_name(Relation rel)
+{
+	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+}
+
 /* Open an index; NULL if somebody holds a lock on it, and we do not wait. */
 Relation
 catalog_open_index(Oid relid, LOCKMODE lockmode, bool wait)
 {
-	if (wait)
-		return index_open(relid, lockmode);
-	if (!ConditionalLockRelationOid(relid, lockmode))
+	if (!catalog_lock(relid, lockmode, wait))
 		return NULL;
 	return index_open(relid, NoLock);
+}
+
+/* The number of a leaf's column, which must have the type that we write. */
+static AttrNumber
+column_of(Relation rel, const char *name, Oid type)
+{
+	AttrNumber	att = get_attnum(RelationGetRelid(rel), name);
+
+	if (att == InvalidAttrNumber ||
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != type)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("partition %s has no column \"%s\" of type %s",
+						qualified_name(rel), name, format_type_be(type)),
+				 errhint("Undo what was done to the columns of %s.%s.",
+						 IDEMQ_SCHEMA, IDEMQ_PROCESSED)));
+	return att;
+}
+
+/* Refuse columns that a claim would have to fill, and cannot. */
+static void
+check_other_columns(const Leaf *leaf, Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (AttrNumber att = 1; att <= desc->natts; att++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, att - 1);
+
+		if (column->attisdropped || !column->attnotnull ||
+			att == leaf->att_scope || att == leaf->att_key ||
+			att == leaf->att_claimed_at || att == leaf->att_leaf)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("column \"%s\" of partition %s is NOT NULL, and claims do not fill it",
+						NameStr(column->attname), qualified_name(rel)),
+				 errhint("Run ALTER TABLE %s.%s ALTER COLUMN %s DROP NOT NULL.",
+						 IDEMQ_SCHEMA, IDEMQ_PROCESSED,
+						 quote_identifier(NameStr(column->attname)))));
+	}
 }
 
 /*
@@ -356,14 +488,17 @@ catalog_know_leaf(Leaf *leaf, Relation rel, bool wait)
 	if (leaf->known)
 		return true;
 
-	leaf->att_scope = get_attnum(leaf->oid, "scope");
-	leaf->att_key = get_attnum(leaf->oid, "key");
-	leaf->att_claimed_at = get_attnum(leaf->oid, "claimed_at");
-	leaf->att_leaf = get_attnum(leaf->oid, "leaf");
+	leaf->att_scope = column_of(rel, "scope", TEXTOID);
+	leaf->att_key = column_of(rel, "key", TEXTOID);
+	leaf->att_claimed_at = column_of(rel, "claimed_at", TIMESTAMPTZOID);
+	leaf->att_leaf = column_of(rel, "leaf", TIMESTAMPTZOID);
+	check_other_columns(leaf, rel);
 	leaf->probe = InvalidOid;
 	leaf->nindexes = 0;
 
 	indexes = RelationGetIndexList(rel);
+	if (leaf->indexes != NULL)
+		pfree(leaf->indexes);
 	leaf->indexes = MemoryContextAlloc(leaf_set_context,
 									   sizeof(LeafIndex) * Max(list_length(indexes), 1));
 	foreach(cell, indexes)
@@ -405,7 +540,7 @@ catalog_know_leaf(Leaf *leaf, Relation rel, bool wait)
  * newest, else the permanent one.  NULL if there is none to write to.
  */
 Leaf *
-catalog_leaf_for(LeafSet *set, TimestampTz stamp)
+catalog_leaf_for(const LeafSet *set, TimestampTz stamp)
 {
 	Leaf	   *newest = NULL;
 	Leaf	   *permanent = NULL;

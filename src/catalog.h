@@ -49,7 +49,8 @@ typedef struct LeafSet
 {
 	Oid			parent;
 	Oid			clock;			/* idemq.clock */
-	ClockBase	base;
+	ClockBase	base;			/* what was read from it, */
+	Oid			base_of;		/* and from which table */
 	int			nleaves;
 	Leaf	   *leaves;
 } LeafSet;
@@ -57,9 +58,12 @@ typedef struct LeafSet
 extern void catalog_init(void);
 extern Oid	catalog_relation(const char *name);
 extern LeafSet *catalog_leaves(void);
+extern LeafSet *catalog_leaves_nowait(void);
 extern bool catalog_leaves_valid(void);
+extern bool catalog_lock(Oid relid, LOCKMODE lockmode, bool wait);
+extern void catalog_wait_for_lock(void);
 extern Relation catalog_open_index(Oid relid, LOCKMODE lockmode, bool wait);
 extern bool catalog_know_leaf(Leaf *leaf, Relation rel, bool wait);
-extern Leaf *catalog_leaf_for(LeafSet *set, TimestampTz stamp);
+extern Leaf *catalog_leaf_for(const LeafSet *set, TimestampTz stamp);
 
 #endif							/* IDEMQ_CATALOG_H */

@@ -26,8 +26,10 @@
  * decides which leaf is written, and nothing else: no argument here depends on
  * what time it is.
  *
- * Locking: the key lock, then locks on leaves.  Nobody waits for a transaction
- * while holding the key lock.  Two digests may share a key lock: a wait of
+ * Locking: the key lock, then locks on leaves.  Nobody waits for anybody while
+ * holding the key lock: leaves are locked only if that is possible at once,
+ * otherwise the key lock is given up, the leaf waited for, and all starts
+ * over.  Two digests may share a key lock: a wait of
  * microseconds, never an answer.  The parent is not locked at all, so whatever
  * is done to it (or queues for it) stops no claim.  Leaves that are looked into
  * are locked one at a time.  The transaction's own locks on leaves it wrote to
@@ -61,6 +63,7 @@
  */
 #include "claim.h"
 
+#include "access/relation.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -98,7 +101,9 @@ look_everywhere(const IdemDigest *digest, bool wait, bool as_committed,
 restart:
 	CHECK_FOR_INTERRUPTS();
 	memset(seen, 0, sizeof(Sighting));
-	set = catalog_leaves();
+	set = wait ? catalog_leaves() : catalog_leaves_nowait();
+	if (set == NULL)
+		return LOOK_BUSY;
 	for (int i = 0; i < set->nleaves; i++)
 	{
 		Relation	rel;
@@ -147,19 +152,23 @@ unlock_key(const IdemDigest *digest)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* Insert a claim into the leaf whose turn it is. */
+/* Insert a claim into the leaf whose turn it is, without waiting for a lock. */
 static LookResult
-insert_claim(const ClaimKey *key, bool wait, bool *inserted)
+insert_claim(const ClaimKey *key, bool *inserted)
 {
 	for (;;)
 	{
-		LeafSet    *set = catalog_leaves();
-		TimestampTz stamp = Max(clock_wall(), clock_floor(&set->base));
-		Leaf	   *leaf = catalog_leaf_for(set, stamp);
+		LeafSet    *set = catalog_leaves_nowait();
+		TimestampTz stamp;
+		Leaf	   *leaf;
 		LeafInsert	outcome;
 		Relation	rel;
 
 		CHECK_FOR_INTERRUPTS();
+		if (set == NULL)
+			return LOOK_BUSY;
+		stamp = Max(clock_wall(), clock_floor(&set->base));
+		leaf = catalog_leaf_for(set, stamp);
 		if (leaf == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -168,7 +177,7 @@ insert_claim(const ClaimKey *key, bool wait, bool *inserted)
 					 errhint("Attach \"%s.processed_permanent\" again, or call idem_maintain().",
 							 IDEMQ_SCHEMA)));
 
-		switch (leaf_open(leaf, RowExclusiveLock, wait, &rel))
+		switch (leaf_open(leaf, RowExclusiveLock, false, &rel))
 		{
 			case LEAF_OPENED:
 				break;
@@ -179,8 +188,8 @@ insert_claim(const ClaimKey *key, bool wait, bool *inserted)
 		}
 
 		/*
-		 * Time went on while we waited for the lock.  Expiry relies on it
-		 * that whoever has the lock on a leaf checks only then that it is the
+		 * Time went on before we got the lock.  Expiry relies on it that
+		 * whoever has the lock on a leaf checks only then that it is the
 		 * leaf's turn; see maintain.c.
 		 */
 		stamp = Max(clock_wall(), clock_floor(&set->base));
@@ -196,7 +205,7 @@ insert_claim(const ClaimKey *key, bool wait, bool *inserted)
 					(errmsg("no partition of \"%s.%s\" for the present time, claims go to \"%s\"",
 							IDEMQ_SCHEMA, IDEMQ_PROCESSED, RelationGetRelationName(rel)),
 					 errhint("Look at idem_status(), or call idem_maintain().")));
-		outcome = leaf_insert(leaf, rel, key->scope, key->key, &key->digest, stamp, wait);
+		outcome = leaf_insert(leaf, rel, key->scope, key->key, &key->digest, stamp, false);
 		leaf_close(rel, NoLock);
 		*inserted = outcome == LEAF_INSERTED;
 		return outcome == LEAF_INSERT_BUSY ? LOOK_BUSY : LOOK_DONE;
@@ -227,42 +236,54 @@ make_durable(const Sighting *seen)
 		XLogFlush(seen->commit_lsn);
 }
 
+/*
+ * Look, lock the key, look again, insert: one try, which waits for nobody while
+ * it holds the key lock.
+ */
+static LookResult
+try_to_claim(const ClaimKey *key, bool wait, Sighting *seen, bool *inserted)
+{
+	const IdemDigest *digest = &key->digest;
+	LookResult	result;
+
+	*inserted = false;
+	result = look_everywhere(digest, wait, false, seen);
+	if (result != LOOK_DONE || seen->state != KEY_FREE)
+		return result;
+	TEST_POINT("claim-looked");
+
+	if (!lock_key(digest, wait))
+		return LOOK_BUSY;
+	TEST_POINT("claim-locked");
+	AcceptInvalidationMessages();
+
+	result = look_everywhere(digest, false, false, seen);
+	if (result == LOOK_DONE && seen->state == KEY_FREE)
+	{
+		TEST_POINT("claim-probed");
+		result = insert_claim(key, inserted);
+		if (*inserted)
+			TEST_POINT("claim-done");
+	}
+	unlock_key(digest);
+	TEST_POINT("claim-released");
+
+	if (result == LOOK_BUSY && wait)
+		catalog_wait_for_lock();
+	return result;
+}
+
 /* Claim a key; without wait, say busy rather than wait for another transaction. */
 ClaimAnswer
 claim_take(const ClaimKey *key, bool wait)
 {
-	const IdemDigest *digest = &key->digest;
 	int			conflicts = 0;
 
 	for (;;)
 	{
 		Sighting	seen;
-		LookResult	result;
-		bool		inserted = false;
-
-		result = look_everywhere(digest, wait, false, &seen);
-		if (result == LOOK_DONE && seen.state == KEY_FREE)
-		{
-			TEST_POINT("claim-looked");
-			if (!lock_key(digest, wait))
-			{
-				stats_count(key->stats, CLAIM_STAT_BUSY);
-				return CLAIM_BUSY;
-			}
-			TEST_POINT("claim-locked");
-			AcceptInvalidationMessages();
-
-			result = look_everywhere(digest, wait, false, &seen);
-			if (result == LOOK_DONE && seen.state == KEY_FREE)
-			{
-				TEST_POINT("claim-probed");
-				result = insert_claim(key, wait, &inserted);
-				if (inserted)
-					TEST_POINT("claim-done");
-			}
-			unlock_key(digest);
-			TEST_POINT("claim-released");
-		}
+		bool		inserted;
+		LookResult	result = try_to_claim(key, wait, &seen, &inserted);
 
 		if (inserted)
 		{
@@ -271,11 +292,13 @@ claim_take(const ClaimKey *key, bool wait)
 			stats_count(key->stats, CLAIM_STAT_CLAIMED);
 			return CLAIM_CLAIMED;
 		}
-		if (result == LOOK_BUSY)
+		if (!wait && (result == LOOK_BUSY || seen.state == KEY_OPEN))
 		{
 			stats_count(key->stats, CLAIM_STAT_BUSY);
 			return CLAIM_BUSY;
 		}
+		if (result == LOOK_BUSY)
+			continue;
 		switch (seen.state)
 		{
 			case KEY_MINE:
@@ -286,11 +309,6 @@ claim_take(const ClaimKey *key, bool wait)
 				stats_count(key->stats, CLAIM_STAT_DUPLICATE);
 				return CLAIM_DUPLICATE;
 			case KEY_OPEN:
-				if (!wait)
-				{
-					stats_count(key->stats, CLAIM_STAT_BUSY);
-					return CLAIM_BUSY;
-				}
 				wait_for_decider(seen.decider, key->stats);
 				break;
 			case KEY_FREE:
@@ -305,79 +323,149 @@ claim_take(const ClaimKey *key, bool wait)
 	}
 }
 
+/* What became of the attempt to forget a key in one leaf. */
+typedef enum ForgetResult
+{
+	FORGET_NONE,				/* it is not there, or not decided yet */
+	FORGET_DELETED,
+	FORGET_BUSY,				/* somebody holds a lock on the leaf */
+	FORGET_LOCKED,				/* somebody holds a lock on the row */
+	FORGET_CHANGED,				/* start over */
+} ForgetResult;
+
+/* The row whose lock claim_forget has waited for, and got. */
+typedef struct LockedRow
+{
+	Oid			leaf;
+	ItemPointerData tid;
+} LockedRow;
+
+/* Forget a key in one leaf, without waiting for anybody. */
+static ForgetResult
+forget_in_leaf(Leaf *leaf, const IdemDigest *digest, Sighting *seen, LockedRow *locked)
+{
+	LOCKMODE	lockmode = AccessShareLock;
+
+	/* look first: most leaves do not have it, and need no writer's lock */
+	for (;;)
+	{
+		Relation	rel;
+		LeafDelete	outcome;
+		bool		looked;
+
+		switch (leaf_open(leaf, lockmode, false, &rel))
+		{
+			case LEAF_OPENED:
+				break;
+			case LEAF_BUSY:
+				return FORGET_BUSY;
+			case LEAF_CHANGED:
+				return FORGET_CHANGED;
+		}
+		memset(seen, 0, sizeof(Sighting));
+		looked = leaf_look(leaf, rel, digest, false, false, seen);
+		if (!looked || seen->state < KEY_MINE || lockmode == AccessShareLock)
+		{
+			leaf_close(rel, lockmode);
+			if (!looked)
+				return FORGET_BUSY;
+			if (seen->state < KEY_MINE)
+				return FORGET_NONE;
+			lockmode = RowExclusiveLock;
+			continue;
+		}
+
+		outcome = leaf_delete(leaf, rel, digest, &seen->tid,
+							  locked->leaf == leaf->oid &&
+							  ItemPointerEquals(&locked->tid, &seen->tid));
+		locked->leaf = leaf->oid;
+		locked->tid = seen->tid;
+		leaf_close(rel, NoLock);
+		switch (outcome)
+		{
+			case LEAF_DELETED:
+				return FORGET_DELETED;
+			case LEAF_GONE:
+				return FORGET_CHANGED;
+			case LEAF_LOCKED:
+				return FORGET_LOCKED;
+		}
+	}
+}
+
+/* Wait for whoever holds a lock on a row; false if it is gone. */
+static bool
+wait_for_row(const LockedRow *row)
+{
+	Relation	rel = try_relation_open(row->leaf, RowExclusiveLock);
+	bool		locked;
+
+	if (rel == NULL)
+		return false;
+	locked = leaf_wait_for_row(rel, &row->tid);
+	relation_close(rel, NoLock);
+	return locked;
+}
+
 /*
  * Give a key back; false if nobody has it.
  *
  * Deciders are waited for as by a claim, and so is whoever holds a lock on the
- * row, both without the key lock.
+ * row or on a leaf, all without the key lock.
  */
 bool
 claim_forget(const ClaimKey *key)
 {
 	const IdemDigest *digest = &key->digest;
+	LockedRow	locked = {InvalidOid};
 	bool		deleted = false;
 
-restart:
 	for (;;)
 	{
 		LeafSet    *set;
 		TransactionId decider = InvalidTransactionId;
+		ForgetResult result = FORGET_NONE;
 
 		CHECK_FOR_INTERRUPTS();
+		(void) catalog_leaves();
 		(void) lock_key(digest, true);
 		AcceptInvalidationMessages();
-		set = catalog_leaves();
-		for (int i = 0; i < set->nleaves; i++)
+		set = catalog_leaves_nowait();
+		if (set == NULL)
+			result = FORGET_BUSY;
+		for (int i = 0; set != NULL && i < set->nleaves; i++)
 		{
-			Leaf	   *leaf = &set->leaves[i];
-			Relation	rel;
 			Sighting	seen;
-			LeafDelete	outcome;
 
-			/*
-			 * look first: most leaves do not have it, and need no writer's
-			 * lock
-			 */
-			if (leaf_open(leaf, AccessShareLock, true, &rel) != LEAF_OPENED)
-			{
-				unlock_key(digest);
-				goto restart;
-			}
-			memset(&seen, 0, sizeof(Sighting));
-			(void) leaf_look(leaf, rel, digest, false, true, &seen);
-			leaf_close(rel, AccessShareLock);
-			if (seen.state == KEY_OPEN)
-				decider = seen.decider;
-			if (seen.state < KEY_MINE)
-				continue;
-
-			if (leaf_open(leaf, RowExclusiveLock, true, &rel) != LEAF_OPENED)
-			{
-				unlock_key(digest);
-				goto restart;
-			}
-			/* while we had no lock the leaf may have been rewritten */
-			memset(&seen, 0, sizeof(Sighting));
-			(void) leaf_look(leaf, rel, digest, false, true, &seen);
-			outcome = seen.state >= KEY_MINE
-				? leaf_delete(leaf, rel, digest, &seen.tid) : LEAF_GONE;
-			if (outcome == LEAF_LOCKED)
-			{
-				unlock_key(digest);
-				leaf_wait_for_row(rel, &seen.tid);
-				leaf_close(rel, NoLock);
-				goto restart;
-			}
-			leaf_close(rel, NoLock);
-			if (outcome == LEAF_DELETED)
+			result = forget_in_leaf(&set->leaves[i], digest, &seen, &locked);
+			if (result == FORGET_DELETED)
 				deleted = true;
+			else if (result != FORGET_NONE)
+				break;
 			else if (seen.state == KEY_OPEN)
 				decider = seen.decider;
 		}
 		unlock_key(digest);
-		if (!TransactionIdIsValid(decider))
-			return deleted;
-		wait_for_decider(decider, key->stats);
+
+		switch (result)
+		{
+			case FORGET_BUSY:
+				catalog_wait_for_lock();
+				break;
+			case FORGET_LOCKED:
+				if (!wait_for_row(&locked))
+					locked.leaf = InvalidOid;
+				break;
+			case FORGET_CHANGED:
+				locked.leaf = InvalidOid;
+				break;
+			case FORGET_NONE:
+			case FORGET_DELETED:
+				if (!TransactionIdIsValid(decider))
+					return deleted;
+				wait_for_decider(decider, key->stats);
+				break;
+		}
 	}
 }
 

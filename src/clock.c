@@ -8,18 +8,22 @@
  * not believe the wall clock alone: one that jumps ten years ahead for a
  * minute would wipe out everything.
  *
- * The trusted time T starts from the wall clock and from then on never
+ * The trusted time T starts from the wall clock, when the extension is created,
+ * and from then on never
  * advances by more than the monotonic clock does (idemq.clock keeps the pair).
  * A claim is stamped with s >= T.  So for a claim at the real time r and an
  * expiry at r', T(r') - s <= T(r') - T(r) <= r' - r: what looks older than the
  * retention is older than the retention.  It holds whichever way the wall
  * clock steps in between, and the price is only that keys are kept for longer
- * after a step forward, until somebody calls idemq.accept_clock().
+ * after a step forward, until somebody calls idemq.accept_clock().  That lets T
+ * jump, and holds everything for one more retention: keys that were claimed while
+ * the clock was behind carry stamps that are too old.
  *
  * The monotonic clock is comparable within one boot of one machine.  After
  * another (a reboot, a failover, a restored copy) there is nothing to measure
  * the downtime with: the wall clock is believed if it claims an outage no
- * longer than the retention or a day.
+ * longer than the retention or a day.  So it is on a platform that does not
+ * name its boots: there every server start counts as one.
  *
  *-------------------------------------------------------------------------
  */

@@ -19,6 +19,7 @@ typedef struct ClockBase
 	bool		same_boot;		/* was it written since this machine booted? */
 	TimestampTz high_water;		/* the trusted time then */
 	int64		monotonic;		/* the monotonic clock then, in us */
+	TimestampTz hold_until;		/* nothing expires before it is this time */
 } ClockBase;
 
 /* the longest outage that a new boot may hide, unless retention is longer */

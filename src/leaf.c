@@ -47,9 +47,7 @@ leaf_open(Leaf *leaf, LOCKMODE lockmode, bool wait, Relation *rel)
 {
 	Oid			relid = leaf->oid;
 
-	if (wait)
-		LockRelationOid(relid, lockmode);
-	else if (!ConditionalLockRelationOid(relid, lockmode))
+	if (!catalog_lock(relid, lockmode, wait))
 		return LEAF_BUSY;
 
 	/*
@@ -191,7 +189,8 @@ insert_foreign_entry(Relation rel, Relation index, HeapTuple tuple)
 		FormIndexDatum(info, slot, estate, values, isnull);
 		if (!index_insert(index, values, isnull, &tuple->t_self, rel,
 						  info->ii_Unique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
-						  false, info))
+						  false, info) &&
+			info->ii_Unique)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("unique index \"%s\" on a partition of \"%s.%s\" refuses a claim",
@@ -261,7 +260,10 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 	bool		unique = true;
 
 	if (!open_indexes(leaf, indexes, wait))
+	{
+		pfree(indexes);
 		return LEAF_INSERT_BUSY;
+	}
 
 	tuple = form_claim(leaf, RelationGetDescr(rel), scope, key, claimed_at);
 	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
@@ -283,8 +285,11 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 	for (int i = 0; i < nindexes; i++)
 		index_close(indexes[i], RowExclusiveLock);
 
-	if (!unique && leaf_delete(leaf, rel, digest, &tuple->t_self) != LEAF_DELETED)
-		elog(ERROR, "could not take back a claim in \"%s\"", RelationGetRelationName(rel));
+	if (!unique && leaf_delete(leaf, rel, digest, &tuple->t_self, false) != LEAF_DELETED)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not take back a claim in \"%s\"", RelationGetRelationName(rel)),
+				 errhint("Retry the transaction.")));
 
 	heap_freetuple(tuple);
 	pfree(indexes);
@@ -306,9 +311,16 @@ row_has_digest(const Leaf *leaf, Relation rel, HeapTuple tuple, const IdemDigest
 	return digest_cmp(&own, digest) == 0;
 }
 
-/* Delete a row that leaf_look, under the same lock, has found. */
+/*
+ * Delete a row that leaf_look, under the same lock, has found.
+ *
+ * locked says that leaf_wait_for_row has got the row's lock: then there is
+ * nobody whom heap_delete could have to wait for.  Without waiting it does not
+ * tell our own lock from somebody else's.
+ */
 LeafDelete
-leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest, ItemPointer tid)
+leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest, ItemPointer tid,
+			bool locked)
 {
 	HeapTupleData tuple;
 	Buffer		buffer;
@@ -332,7 +344,7 @@ leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest, ItemPointer tid)
 	/* a row of this very command must be deleted by a later one */
 	CommandCounterIncrement();
 	result = heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot,
-						 false, &failure, false);
+						 locked, &failure, false);
 	ReleaseBuffer(buffer);
 
 	switch (result)
@@ -351,25 +363,27 @@ leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest, ItemPointer tid)
 	}
 }
 
-/* Wait until nobody else holds a lock on a row, by locking it. */
-void
-leaf_wait_for_row(Relation rel, ItemPointer tid)
+/* Wait until nobody else holds a lock on a row, by locking it; false if it is gone. */
+bool
+leaf_wait_for_row(Relation rel, const ItemPointerData *tid)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	HeapTupleData tuple;
 	Buffer		buffer;
 	TM_FailureData failure;
+	bool		locked = false;
 
 	tuple.t_self = *tid;
 	if (heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
 	{
 		CommandCounterIncrement();
-		(void) table_tuple_lock(rel, tid, SnapshotAny, slot,
-								GetCurrentCommandId(true), LockTupleExclusive,
-								LockWaitBlock, 0, &failure);
+		locked = table_tuple_lock(rel, &tuple.t_self, SnapshotAny, slot,
+								  GetCurrentCommandId(true), LockTupleExclusive,
+								  LockWaitBlock, 0, &failure) == TM_Ok;
 		ReleaseBuffer(buffer);
 	}
 	ExecDropSingleTupleTableSlot(slot);
+	return locked;
 }
 
 /*

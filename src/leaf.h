@@ -54,7 +54,7 @@ typedef enum LeafDelete
 {
 	LEAF_DELETED,
 	LEAF_GONE,					/* somebody else was faster */
-	LEAF_LOCKED,				/* somebody holds a lock on the row */
+	LEAF_LOCKED,				/* somebody holds a lock on the row, maybe we */
 } LeafDelete;
 
 extern LeafOpen leaf_open(Leaf *leaf, LOCKMODE lockmode, bool wait, Relation *rel);
@@ -65,8 +65,8 @@ extern LeafInsert leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 							  const IdemDigest *digest, TimestampTz claimed_at,
 							  bool wait);
 extern LeafDelete leaf_delete(Leaf *leaf, Relation rel, const IdemDigest *digest,
-							  ItemPointer tid);
-extern void leaf_wait_for_row(Relation rel, ItemPointer tid);
+							  ItemPointer tid, bool locked);
+extern bool leaf_wait_for_row(Relation rel, const ItemPointerData *tid);
 extern bool leaf_claimed_after(Relation rel, TimestampTz cutoff);
 
 #endif							/* IDEMQ_LEAF_H */

@@ -94,9 +94,9 @@ static const struct
 	{"TimeZone", "UTC"},
 	{"DateStyle", "ISO, YMD"},
 	{"default_tablespace", ""},
+	{"default_table_access_method", "heap"},
 	{"client_min_messages", "warning"},
 	{"statement_timeout", "0"},
-	{"synchronous_commit", "local"},
 };
 
 /* idemq.retention in microseconds. */
@@ -154,50 +154,83 @@ timestamp_literal(TimestampTz value)
 }
 
 /*
- * Lock the parent, waiting at most idemq.drop_lock_timeout; false if that was
- * too short.
+ * Do something in a subtransaction.  Returns what went wrong, or NULL; a cancel
+ * is not caught.
  */
-static bool
-lock_parent(Oid parent, LOCKMODE lockmode)
+static ErrorData *
+attempt(void (*action) (Oid relid), Oid relid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool locked = true;
+	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		LockRelationOid(parent, lockmode);
+		action(relid);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		if (geterrcode() == ERRCODE_QUERY_CANCELED)
 			PG_RE_THROW();
-		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
 		FlushErrorState();
-		locked = false;
+		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	return locked;
+	return error;
+}
+
+/* Lock the parent, to attach a partition. */
+static void
+lock_for_attach(Oid parent)
+{
+	LockRelationOid(parent, ShareUpdateExclusiveLock);
+}
+
+/* Lock the parent, to drop a partition. */
+static void
+lock_for_drop(Oid parent)
+{
+	LockRelationOid(parent, AccessExclusiveLock);
+}
+
+/*
+ * Lock the parent, waiting at most idemq.drop_lock_timeout; false if that was
+ * too short.
+ */
+static bool
+lock_parent(Oid parent, void (*lock) (Oid parent))
+{
+	ErrorData  *error = attempt(lock, parent);
+
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
 }
 
 /* Write down what time it is believed to be. */
 static void
-write_clock(Oid clock, TimestampTz now)
+write_clock(Oid clock, TimestampTz now, TimestampTz hold_until)
 {
 	static const char *const insert =
-		"INSERT INTO idemq.clock (high_water, boot_id, monotonic) VALUES ($1, $2, $3)";
-	Oid			types[] = {TIMESTAMPTZOID, TEXTOID, INT8OID};
-	Datum		values[3];
+		"INSERT INTO idemq.clock (high_water, boot_id, monotonic, hold_until) VALUES ($1, $2, $3, $4)";
+	Oid			types[] = {TIMESTAMPTZOID, TEXTOID, INT8OID, TIMESTAMPTZOID};
+	Datum		values[4];
 
 	values[0] = TimestampTzGetDatum(now);
 	values[1] = CStringGetTextDatum(clock_boot_id());
 	values[2] = Int64GetDatum(clock_monotonic());
+	values[3] = TimestampTzGetDatum(hold_until);
 	run("DELETE FROM idemq.clock");
-	if (SPI_execute_with_args(insert, 3, types, values, NULL, false, 0) != SPI_OK_INSERT)
+	if (SPI_execute_with_args(insert, 4, types, values, NULL, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "could not write idemq.clock");
 	CacheInvalidateRelcacheByRelid(clock);
 }
@@ -213,7 +246,7 @@ note_time(void)
 	if (!base.known ||
 		(!base.same_boot && clock_boot_id()[0] != '\0') ||
 		trusted - base.high_water >= CLOCK_RENEWAL)
-		write_clock(set->clock, trusted);
+		write_clock(set->clock, trusted, base.known ? base.hold_until : DT_NOBEGIN);
 }
 
 /* The multiple of interval at or before a time. */
@@ -290,7 +323,9 @@ leaf_name(TimestampTz lower, TimestampTz upper, Oid schema)
 	if (lower % USECS_PER_DAY != 0 || upper % USECS_PER_DAY != 0)
 		stem = psprintf("%s_%02d%02d%02d", stem, tm.tm_hour, tm.tm_min, tm.tm_sec);
 	name = stem;
-	for (int i = 1; OidIsValid(get_relname_relid(name, schema)); i++)
+	for (int i = 1;
+		 OidIsValid(get_relname_relid(name, schema)) ||
+		 OidIsValid(get_relname_relid(psprintf("%s_digest", name), schema)); i++)
 		name = psprintf("%s_%d", stem, i);
 	return name;
 }
@@ -324,6 +359,19 @@ revoke_default_privileges(const char *table, Oid relid)
 	}
 }
 
+/* Give a new partition what partitions have in common, whoever made it. */
+static void
+finish_leaf(Oid relid)
+{
+	char	   *table = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+												   get_rel_name(relid));
+
+	run(psprintf("ALTER TABLE %s REPLICA IDENTITY FULL", table));
+	CommandCounterIncrement();
+	revoke_default_privileges(table, relid);
+	ereport(DEBUG1, (errmsg_internal("made partition %s", table)));
+}
+
 /* Make and attach one partition. */
 static void
 make_leaf(Oid parent, TimestampTz lower, TimestampTz upper)
@@ -340,12 +388,10 @@ make_leaf(Oid parent, TimestampTz lower, TimestampTz upper)
 				 " USING heap WITH (vacuum_truncate = off)%s", table, where));
 	run(psprintf("CREATE UNIQUE INDEX %s ON %s (idemq.digest(scope, key))%s",
 				 quote_identifier(psprintf("%s_digest", name)), table, where));
-	run(psprintf("ALTER TABLE %s REPLICA IDENTITY FULL", table));
 	CommandCounterIncrement();
-	revoke_default_privileges(table, get_relname_relid(name, schema));
+	finish_leaf(get_relname_relid(name, schema));
 	run(psprintf("ALTER TABLE idemq.processed ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)",
 				 table, timestamp_literal(lower), timestamp_literal(upper)));
-	ereport(DEBUG1, (errmsg_internal("made partition %s", table)));
 }
 
 /* DUTY_MAKE: one partition.  True if there may be more to make. */
@@ -359,20 +405,24 @@ make_ahead(MaintainRound *round)
 	TimestampTz upper;
 
 	if (idemq_partition_manager == MANAGER_PG_PARTMAN)
-	{
-		partman_make(parent);
-		return false;
-	}
+		partman_register();
 	if (!next_bounds(set, trusted, &lower, &upper))
 		return false;
-	if (!lock_parent(parent, ShareUpdateExclusiveLock))
+	if (!lock_parent(parent, lock_for_attach))
 	{
 		ereport(DEBUG1, (errmsg_internal("idemq.processed is busy, partitions are made in the next round")));
 		return false;
 	}
 	/* somebody else may have made one while we waited */
 	set = catalog_leaves();
-	if (next_bounds(set, trusted, &lower, &upper))
+	if (!next_bounds(set, trusted, &lower, &upper))
+		return false;
+
+	/* what fills a gap that is shorter than the interval is always ours */
+	if (idemq_partition_manager == MANAGER_PG_PARTMAN &&
+		upper - lower == idemq_partition_interval * USECS_PER_SEC)
+		finish_leaf(partman_make(lower, upper));
+	else
 		make_leaf(parent, lower, upper);
 	return true;
 }
@@ -386,8 +436,8 @@ maintain_leaf_is_due(const LeafSet *set, const Leaf *leaf, TimestampTz trusted)
 {
 	TimestampTz stamp = Max(clock_wall(), clock_floor(&set->base));
 
-	if (catalog_leaf_for((LeafSet *) set, stamp) == leaf ||
-		catalog_leaf_for((LeafSet *) set, DT_NOEND) == leaf)
+	if (catalog_leaf_for(set, stamp) == leaf ||
+		catalog_leaf_for(set, DT_NOEND) == leaf)
 		return false;
 	if (leaf->permanent)
 		return true;
@@ -417,6 +467,13 @@ is_skipped(const MaintainRound *round, Oid leaf)
 	return false;
 }
 
+/* Is the time known well enough to let anything go? */
+static bool
+may_expire(const LeafSet *set, TimestampTz trusted)
+{
+	return set->base.known && trusted >= set->base.hold_until;
+}
+
 /* The oldest leaf that is due, or NULL. */
 static Leaf *
 oldest_due(LeafSet *set, const MaintainRound *round, TimestampTz trusted)
@@ -444,8 +501,8 @@ is_expired(Oid relid, bool permanent, TimestampTz cutoff)
 	bool		expired;
 
 	/*
-	 * Before reading it all, see that the drop would get its lock.  To take it
-	 * and give it back would be logged for standbys, in every round.
+	 * Before reading it all, see that the drop would get its lock.  To take
+	 * it and give it back would be logged for standbys, in every round.
 	 */
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	(void) GetLockConflicts(&tag, AccessExclusiveLock, &holders);
@@ -467,27 +524,63 @@ is_expired(Oid relid, bool permanent, TimestampTz cutoff)
 	return expired;
 }
 
+/* A relation's name, as one would type it. */
+static char *
+qualified_name(Oid relid)
+{
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  get_rel_name(relid));
+}
+
 /* Empty the permanent leaf, on which we hold the lock. */
-static bool
+static void
 truncate_leaf(Oid relid)
 {
 	Relation	rel = relation_open(relid, NoLock);
 	bool		triggers = rel->trigdesc != NULL &&
 		(rel->trigdesc->trig_truncate_before_statement ||
 		 rel->trigdesc->trig_truncate_after_statement);
-	char	   *table = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-												   RelationGetRelationName(rel));
 
 	relation_close(rel, NoLock);
 	if (triggers)
-	{
-		ereport(WARNING,
-				(errmsg("%s is not emptied, because it has a trigger on TRUNCATE", table),
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s has a trigger on TRUNCATE, which would run with the owner's rights",
+						qualified_name(relid)),
 				 errhint("Drop the trigger.")));
-		return false;
+	run(psprintf("TRUNCATE ONLY %s", qualified_name(relid)));
+}
+
+/* Drop a leaf, on which we hold the lock. */
+static void
+drop_leaf(Oid relid)
+{
+	run(psprintf("DROP TABLE %s", qualified_name(relid)));
+}
+
+/*
+ * Let a leaf go; false if that did not work.  One that cannot be dropped does
+ * not keep the others.
+ */
+static bool
+let_go(MaintainRound *round, Oid relid, bool permanent)
+{
+	char	   *name = qualified_name(relid);
+	ErrorData  *error = attempt(permanent ? truncate_leaf : drop_leaf, relid);
+
+	if (error == NULL)
+	{
+		ereport(DEBUG1, (errmsg_internal("let go of expired partition %s", name)));
+		return true;
 	}
-	run(psprintf("TRUNCATE ONLY %s", table));
-	return true;
+	round->nfailed++;
+	snprintf(round->error, sizeof(round->error), "%s", error->message);
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("could not let go of expired partition %s: %s", name, error->message),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0));
+	return false;
 }
 
 /* Drop the leaf that the step before has found expired; false if it is busy. */
@@ -507,8 +600,11 @@ drop_condemned(MaintainRound *round)
 	}
 	if (leaf == NULL)
 		return false;
-	if (!leaf->permanent && !lock_parent(set->parent, AccessExclusiveLock))
+	if (!leaf->permanent && !lock_parent(set->parent, lock_for_drop))
+	{
+		round->parent_busy = true;
 		return false;
+	}
 	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
 	TEST_POINT("maintain-locked");
@@ -521,13 +617,7 @@ drop_condemned(MaintainRound *round)
 		leaf = &set->leaves[i];
 		if (leaf->oid != relid || !maintain_leaf_is_due(set, leaf, trusted))
 			continue;
-		if (leaf->permanent)
-			return truncate_leaf(relid);
-		run(psprintf("DROP TABLE %s",
-					 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-												get_rel_name(relid))));
-		ereport(DEBUG1, (errmsg_internal("dropped an expired partition")));
-		return true;
+		return may_expire(set, trusted) && let_go(round, relid, leaf->permanent);
 	}
 	return false;
 }
@@ -550,12 +640,14 @@ expire(MaintainRound *round)
 			round->ndropped++;
 		/* dropped or busy: not again in this round */
 		maintain_skip(round);
-		return round->ndropped < limit && round->nskipped < MAINTAIN_SKIPPED;
+		/* nor any other, if somebody is at the parent: readers had to wait */
+		return !round->parent_busy && round->ndropped < limit &&
+			round->nskipped < MAINTAIN_SKIPPED;
 	}
 
 	set = catalog_leaves();
 	trusted = clock_trusted(&set->base, maintain_retention());
-	leaf = oldest_due(set, round, trusted);
+	leaf = may_expire(set, trusted) ? oldest_due(set, round, trusted) : NULL;
 	if (leaf == NULL)
 		return false;
 	round->at_hand = leaf->oid;
@@ -573,10 +665,7 @@ expire(MaintainRound *round)
 static void
 add_context(void *arg)
 {
-	MaintainDuty duty = *(MaintainDuty *) arg;
-
-	errcontext("%s of \"%s.%s\" in database \"%s\"", maintain_duty_name(duty),
-			   IDEMQ_SCHEMA, IDEMQ_PROCESSED, get_database_name(MyDatabaseId));
+	errcontext("%s", (const char *) arg);
 }
 
 /*
@@ -593,7 +682,8 @@ maintain_step(MaintainRound *round, MaintainDuty duty)
 	bool		more = false;
 
 	context.callback = add_context;
-	context.arg = &duty;
+	context.arg = psprintf("%s of \"%s.%s\" in database \"%s\"", maintain_duty_name(duty),
+						   IDEMQ_SCHEMA, IDEMQ_PROCESSED, get_database_name(MyDatabaseId));
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 
@@ -601,6 +691,13 @@ maintain_step(MaintainRound *round, MaintainDuty duty)
 	GetUserIdAndSecContext(&user, &security);
 	SetUserIdAndSecContext(owner_of(catalog_relation(IDEMQ_PROCESSED)),
 						   security | SECURITY_RESTRICTED_OPERATION);
+
+	/*
+	 * Nobody must wait for a standby while claims wait for our lock on a
+	 * leaf. This setting is for the commit, so it outlives the nest level.
+	 */
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	nest_level = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(pinned_settings); i++)
 		(void) set_config_option(pinned_settings[i].name, pinned_settings[i].value,
@@ -652,6 +749,46 @@ maintain_end_round(void)
 	LockRelease(&tag, ExclusiveLock, true);
 }
 
+/*
+ * Do one step, and go on if it fails because of one leaf: a leaf that cannot
+ * be dropped (there is a view on it, say) does not keep the others.
+ */
+static bool
+try_step(MaintainRound *round, MaintainDuty duty)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool more = false;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		more = maintain_step(round, duty);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (!OidIsValid(round->at_hand) || error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
+		error->elevel = WARNING;
+		ThrowErrorData(error);
+		maintain_skip(round);
+		more = round->nskipped < MAINTAIN_SKIPPED;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return more;
+}
+
 /* CALL idem_maintain(): one round, by hand. */
 Datum
 idem_maintain(PG_FUNCTION_ARGS)
@@ -682,7 +819,7 @@ idem_maintain(PG_FUNCTION_ARGS)
 
 			do
 			{
-				more = maintain_step(&round, duty);
+				more = try_step(&round, duty);
 				SPI_commit();
 			} while (more);
 		}
@@ -699,18 +836,36 @@ idem_maintain(PG_FUNCTION_ARGS)
 /*
  * idemq.accept_clock(): the wall clock is right.
  *
- * SECURITY DEFINER in SQL; EXECUTE belongs to administrators.
+ * SECURITY DEFINER in SQL; EXECUTE belongs to administrators.  The install script
+ * calls it, too.
  */
 Datum
 idemq_accept_clock(PG_FUNCTION_ARGS)
 {
 	LOCKTAG		tag;
+	LeafSet    *set;
+	TimestampTz now;
+	TimestampTz hold_until = DT_NOBEGIN;
 
 	/* not while a round writes the same row */
 	lock_tag(&tag, IDEMQ_LOCK_ROUND, 0);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	AcceptInvalidationMessages();
+	set = catalog_leaves();
+	now = clock_wall();
+
+	/*
+	 * If the clock was behind, keys that were claimed meanwhile look older
+	 * than they are: let nothing go for as long as they have to stay.
+	 */
+	if (set->base.known)
+	{
+		hold_until = set->base.hold_until;
+		if (now > clock_trusted(&set->base, maintain_retention()))
+			hold_until = Max(hold_until, now + maintain_retention());
+	}
 	SPI_connect();
-	write_clock(catalog_relation(IDEMQ_CLOCK), clock_wall());
+	write_clock(set->clock, now, hold_until);
 	SPI_finish();
-	PG_RETURN_TIMESTAMPTZ(clock_wall());
+	PG_RETURN_TIMESTAMPTZ(now);
 }

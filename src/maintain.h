@@ -28,6 +28,9 @@ typedef struct MaintainRound
 	int			ndropped;
 	Oid			condemned;		/* found expired, to be dropped next */
 	Oid			at_hand;		/* what the present step is about */
+	bool		parent_busy;	/* its lock was not to be had in time */
+	int			nfailed;		/* drops that did not work */
+	char		error[256];		/* of the last one that did not */
 	int			nskipped;
 	Oid			skipped[MAINTAIN_SKIPPED];	/* leaves left for the next round */
 } MaintainRound;

@@ -10,6 +10,9 @@
 
 #include "idemq.h"
 
-extern void partman_make(Oid parent);
+#include "datatype/timestamp.h"
+
+extern void partman_register(void);
+extern Oid	partman_make(TimestampTz lower, TimestampTz upper);
 
 #endif							/* IDEMQ_PARTMAN_H */

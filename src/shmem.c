@@ -104,6 +104,7 @@ startup_memory(void)
 		memset(shmem_state, 0, sizeof(SharedState));
 		shmem_state->lock = &(GetNamedLWLockTranche("idemq"))->lock;
 		SpinLockInit(&shmem_state->latch_lock);
+		pg_atomic_init_u32(&shmem_state->wakes, 0);
 		for (int i = 0; i < SHMEM_DATABASES; i++)
 			init_database(&shmem_state->databases[i], InvalidOid);
 		init_database(&shmem_state->overflow, InvalidOid);
@@ -294,6 +295,9 @@ shmem_note_claim(Oid parent, bool homeless)
 	if (pg_atomic_read_u32(&entry->in_use) != parent)
 	{
 		pg_atomic_write_u32(&entry->in_use, parent);
+		if (entry->state == DATABASE_WITHOUT)
+			entry->state = DATABASE_UNKNOWN;	/* CREATE EXTENSION was
+												 * prepared */
 		shmem_wake_launcher();
 	}
 	if (!homeless)
@@ -320,6 +324,7 @@ shmem_wake_launcher(void)
 
 	if (shmem_state == NULL)
 		return;
+	pg_atomic_fetch_add_u32(&shmem_state->wakes, 1);
 	SpinLockAcquire(&shmem_state->latch_lock);
 	latch = shmem_state->launcher;
 	SpinLockRelease(&shmem_state->latch_lock);

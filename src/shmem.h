@@ -19,7 +19,7 @@
 #define SHMEM_DATABASES		1024	/* more are counted, but not kept apart */
 #define SHMEM_SCOPES		1024	/* in all databases together */
 #define SHMEM_ERROR_LEN		256
-#define SHMEM_DUTIES		4		/* room for what a worker's round consists of */
+#define SHMEM_DUTIES		4	/* room for what a worker's round consists of */
 
 /* Counters of one scope. */
 typedef struct ScopeStats
@@ -38,7 +38,10 @@ typedef enum DatabaseState
 	DATABASE_WITH,				/* it is */
 } DatabaseState;
 
-/* What is known of one database. */
+/*
+ * What is known of one database.  What is not atomic is written by one process
+ * at a time, the one that runs the round, and read by others for information.
+ */
 typedef struct DatabaseEntry
 {
 	Oid			oid;			/* InvalidOid: free */
@@ -65,9 +68,10 @@ typedef struct DatabaseEntry
 /* Everything. */
 typedef struct SharedState
 {
-	LWLock	   *lock;			/* for all that is not atomic, but latch */
+	LWLock	   *lock;			/* for which database and scope is where */
 	slock_t		latch_lock;
 	Latch	   *launcher;		/* NULL: not running */
+	pg_atomic_uint32 wakes;		/* how often somebody wanted it to look */
 	int64		launcher_beat;	/* monotonic us */
 	int64		starved_since;	/* no slot for a worker since (0: there was) */
 	DatabaseEntry databases[SHMEM_DATABASES];

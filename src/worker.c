@@ -227,12 +227,17 @@ idemq_launcher_main(Datum arg)
 
 	for (;;)
 	{
+		uint32		wakes;
+
 		MemoryContextReset(context);
 		MemoryContextSwitchTo(context);
+		wakes = pg_atomic_read_u32(&shmem_state->wakes);
 		visit_databases(context);
 
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 idemq_naptime * 1000L, PG_WAIT_EXTENSION);
+		/* a wake-up may have been lost while we waited for a worker */
+		if (pg_atomic_read_u32(&shmem_state->wakes) == wakes)
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 idemq_naptime * 1000L, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -267,11 +272,10 @@ back_off(DatabaseEntry *entry, MaintainDuty duty)
 
 /* One step in a transaction of its own; an error goes to the log. */
 static bool
-run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry, bool *ok)
+run_step(MaintainRound *round, MaintainDuty duty)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool more = false;
-	volatile bool failed = false;
 
 	StartTransactionCommand();
 	PG_TRY();
@@ -286,64 +290,86 @@ run_step(MaintainRound *round, MaintainDuty duty, DatabaseEntry *entry, bool *ok
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		strlcpy(entry->error, error->message, SHMEM_ERROR_LEN);
 		EmitErrorReport();
 		AbortCurrentTransaction();
 		FlushErrorState();
-		FreeErrorData(error);
 		RESUME_INTERRUPTS();
-		failed = true;
 
-		/* one leaf that cannot be dropped does not keep the others */
-		if (duty == DUTY_EXPIRE && OidIsValid(round->at_hand))
-		{
-			maintain_skip(round);
-			more = round->nskipped < MAINTAIN_SKIPPED;
-		}
+		round->nfailed++;
+		strlcpy(round->error, error->message, sizeof(round->error));
+		FreeErrorData(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	*ok &= !failed;
 	return more;
+}
+
+/* A duty, unless it failed a moment ago. */
+static void
+run_duty(DatabaseEntry *entry, MaintainDuty duty)
+{
+	MaintainRound round = {0};
+
+	if (entry->retry_at[duty] > clock_monotonic())
+		return;
+	while (run_step(&round, duty))
+		CHECK_FOR_INTERRUPTS();
+	if (round.nfailed > 0)
+	{
+		strlcpy(entry->error, round.error, SHMEM_ERROR_LEN);
+		back_off(entry, duty);
+	}
+	else
+		entry->failures[duty] = 0;
+}
+
+/* Does a duty fail? */
+static bool
+fails(const DatabaseEntry *entry)
+{
+	for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
+	{
+		if (entry->failures[duty] > 0)
+			return true;
+	}
+	return false;
 }
 
 /* A round, if there is anything to look after. */
 static void
 run_round(DatabaseEntry *entry)
 {
-	MaintainRound round = {0};
 	bool		installed;
 	bool		in_use = false;
 
+	/* before we look: who announces the extension now sets it back */
+	entry->state = DATABASE_WITHOUT;
 	StartTransactionCommand();
 	installed = OidIsValid(get_extension_oid("idemq", true));
-	entry->state = installed ? DATABASE_WITH : DATABASE_WITHOUT;
 	if (installed)
+	{
+		entry->state = DATABASE_WITH;
 		in_use = pg_atomic_read_u32(&entry->in_use) == catalog_relation(IDEMQ_PROCESSED);
+	}
 	CommitTransactionCommand();
+	if (!installed || !maintain_begin_round(false))
+		return;					/* or somebody called idem_maintain() */
+
+	/* a new boot: the sooner its clock is noted the better */
+	entry->round_started = clock_monotonic();
+	run_duty(entry, DUTY_CLOCK);
+	if (in_use)
+	{
+		run_duty(entry, DUTY_MAKE);
+		if (entry->failures[DUTY_CLOCK] == 0)
+			run_duty(entry, DUTY_EXPIRE);
+		entry->round_ended = clock_monotonic();
+	}
+	if (!fails(entry))
+		entry->error[0] = '\0';
+	maintain_end_round();
 	if (!in_use)
 		return;
-
-	if (!maintain_begin_round(false))
-		return;					/* somebody called idem_maintain() */
-	if (entry->failures[DUTY_CLOCK] + entry->failures[DUTY_MAKE] + entry->failures[DUTY_EXPIRE] == 0)
-		entry->error[0] = '\0';
-	entry->round_started = clock_monotonic();
-	for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
-	{
-		bool		ok = true;
-
-		if (entry->retry_at[duty] > clock_monotonic())
-			continue;
-		while (run_step(&round, duty, entry, &ok))
-			CHECK_FOR_INTERRUPTS();
-		if (ok)
-			entry->failures[duty] = 0;
-		else
-			back_off(entry, duty);
-	}
-	entry->round_ended = clock_monotonic();
-	maintain_end_round();
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -385,10 +411,15 @@ worker_register_launcher(void)
 	RegisterBackgroundWorker(&worker);
 }
 
+/* This transaction has created the extension. */
+static bool announce_pending = false;
+
 /* CREATE EXTENSION committed: have somebody look. */
 static void
 announce_at_commit(XactEvent event, void *arg)
 {
+	if (!announce_pending)
+		return;
 	if (event == XACT_EVENT_COMMIT)
 	{
 		shmem_database(MyDatabaseId)->state = DATABASE_UNKNOWN;
@@ -396,17 +427,21 @@ announce_at_commit(XactEvent event, void *arg)
 	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
 		event == XACT_EVENT_PREPARE)
-		UnregisterXactCallback(announce_at_commit, arg);
+		announce_pending = false;
 }
 
 /* idemq._announce(): the end of the install script. */
 Datum
 idemq_announce(PG_FUNCTION_ARGS)
 {
-	if (shmem_is_attached())
-	{
-		(void) shmem_database(MyDatabaseId);
+	static bool registered = false;
+
+	if (!shmem_is_attached())
+		PG_RETURN_VOID();
+	(void) shmem_database(MyDatabaseId);
+	if (!registered)
 		RegisterXactCallback(announce_at_commit, NULL);
-	}
+	registered = true;
+	announce_pending = true;
 	PG_RETURN_VOID();
 }

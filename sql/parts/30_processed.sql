@@ -48,12 +48,15 @@ CREATE TABLE idemq.clock
 (
 	high_water	timestamptz NOT NULL,
 	boot_id		text NOT NULL,
-	monotonic	bigint NOT NULL
+	monotonic	bigint NOT NULL,
+	hold_until	timestamptz NOT NULL
 )
 USING heap;
 COMMENT ON TABLE idemq.clock IS 'the trusted time, and the monotonic clock at that moment; written by maintenance';
 COMMENT ON COLUMN idemq.clock.high_water IS 'the trusted time: it never advances by more than the time that passed';
 COMMENT ON COLUMN idemq.clock.boot_id IS 'names the boot of the machine whose monotonic clock was read';
 COMMENT ON COLUMN idemq.clock.monotonic IS 'that clock, in microseconds';
+COMMENT ON COLUMN idemq.clock.hold_until IS 'no partition is let go before the trusted time is this';
+ALTER TABLE idemq.clock REPLICA IDENTITY FULL;
 
 REVOKE ALL ON idemq.processed, idemq.processed_permanent, idemq.clock FROM PUBLIC;

@@ -18,6 +18,7 @@ COMMENT ON TABLE idemq.grants IS 'who may do what; written by idem_grant() and i
 COMMENT ON COLUMN idemq.grants.role IS 'the role, by name';
 COMMENT ON COLUMN idemq.grants.capability IS 'claim, emit, consume, monitor or admin';
 COMMENT ON COLUMN idemq.grants.object IS 'the scope (claim) or the consumer (consume) alone; NULL: all of them';
+ALTER TABLE idemq.grants REPLICA IDENTITY FULL;
 REVOKE ALL ON idemq.grants FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('idemq.grants', '');
 

@@ -1,3 +1,6 @@
+/* The trusted time begins. */
+SELECT idemq.accept_clock();
+
 /* Tell the launcher that there is a new database to look after. */
 
 CREATE FUNCTION idemq._announce()
