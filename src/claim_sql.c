@@ -54,7 +54,8 @@ resolve_scope(FunctionCallInfo fcinfo, int argno)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("scope is longer than %d bytes", IDEMQ_MAX_SCOPE),
 				 errhint("Name the consumer, not the message.")));
-	grants_require_scope(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope));
+	grants_require_scope(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
+						 fcinfo->flinfo->fn_oid);
 	return scope;
 }
 
@@ -237,6 +238,7 @@ idem_forget(PG_FUNCTION_ARGS)
 	ClaimKey	key;
 
 	require_writable("idem_forget()");
+	grants_require_admin("idem_forget()", fcinfo->flinfo->fn_oid);
 	get_key(fcinfo, &key);
 	PG_RETURN_BOOL(claim_forget(&key));
 }

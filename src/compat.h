@@ -21,6 +21,15 @@
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
+/* 16 has one function for the access rights of all kinds of objects */
+#if PG_VERSION_NUM >= 160000
+#define compat_may_execute(function, role) \
+	(object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK)
+#else
+#define compat_may_execute(function, role) \
+	(pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK)
+#endif
+
 /* 17 added a call that ends a series of insertions into an index */
 #if PG_VERSION_NUM < 170000
 #define index_insert_cleanup(index, info) ((void) 0)

@@ -7,6 +7,10 @@
  * it.  What EXECUTE cannot express is a grant for one scope alone; that is
  * kept in idemq.grants, which only idem_grant and idem_revoke write.
  *
+ * A row counts only if its role may execute the function that is being called:
+ * it outlives a role that is dropped, and a new role of that name has not got
+ * what idem_grant gave.
+ *
  * The rows that apply to the current user are cached, and dropped when the
  * table changes (a trigger on it sends a relcache invalidation), when a role
  * or a membership changes, and when somebody becomes another user.
@@ -19,6 +23,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -30,6 +35,7 @@
 #include "utils/syscache.h"
 
 #include "catalog.h"
+#include "compat.h"
 
 PG_FUNCTION_INFO_V1(idemq_grants_changed);
 
@@ -41,6 +47,7 @@ typedef struct Rights
 	bool		valid;
 	bool		stale;			/* changed while being read */
 	Oid			user;
+	Oid			function;		/* which is being called */
 	Oid			table;			/* idemq.grants */
 	bool		admin;
 	bool		claim_all;
@@ -69,9 +76,9 @@ forget_rights_of_roles(Datum arg, int cacheid, uint32 hashvalue)
 	rights.stale = true;
 }
 
-/* Read the rows that apply to a user. */
+/* Read the rows that apply to a user who calls a function. */
 static void
-read_rights(Oid user)
+read_rights(Oid user, Oid function)
 {
 	Relation	rel;
 	Snapshot	snapshot;
@@ -85,6 +92,7 @@ read_rights(Oid user)
 	rights.scopes = NIL;
 	MemoryContextReset(rights_context);
 	rights.user = user;
+	rights.function = function;
 	rights.table = catalog_relation(IDEMQ_GRANTS);
 
 	rel = table_open(rights.table, AccessShareLock);
@@ -100,6 +108,13 @@ read_rights(Oid user)
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
 		role = get_role_oid(TextDatumGetCString(values[0]), true);
 		if (!OidIsValid(role) || !has_privs_of_role(user, role))
+			continue;
+
+		/*
+		 * A row outlives its role.  A new role of the same name lacks the
+		 * EXECUTE that idem_grant gave together with the row.
+		 */
+		if (!compat_may_execute(function, role))
 			continue;
 		capability = TextDatumGetCString(values[1]);
 		if (strcmp(capability, "admin") == 0)
@@ -120,13 +135,13 @@ read_rights(Oid user)
 	table_close(rel, AccessShareLock);
 }
 
-/* The current user's rights. */
+/* The current user's rights, for the function that is being called. */
 static const Rights *
-my_rights(void)
+my_rights(Oid function)
 {
 	Oid			user = GetUserId();
 
-	if (rights.valid && rights.user == user)
+	if (rights.valid && rights.user == user && rights.function == function)
 		return &rights;
 	if (rights_context == NULL)
 		rights_context = AllocSetContextCreate(CacheMemoryContext, "idemq rights",
@@ -135,7 +150,7 @@ my_rights(void)
 	{
 		CHECK_FOR_INTERRUPTS();
 		rights.stale = false;
-		read_rights(user);
+		read_rights(user, function);
 	} while (rights.stale);
 	rights.valid = true;
 	return &rights;
@@ -143,14 +158,14 @@ my_rights(void)
 
 /* See that the current user may claim in a scope. */
 void
-grants_require_scope(const char *scope, int len)
+grants_require_scope(const char *scope, int len, Oid function)
 {
 	const Rights *mine;
 	ListCell   *cell;
 
 	if (superuser())
 		return;
-	mine = my_rights();
+	mine = my_rights(function);
 	if (mine->claim_all || mine->admin)
 		return;
 	foreach(cell, mine->scopes)
@@ -170,9 +185,9 @@ grants_require_scope(const char *scope, int len)
 
 /* See that the current user administers idemq. */
 void
-grants_require_admin(const char *what)
+grants_require_admin(const char *what, Oid function)
 {
-	if (superuser() || my_rights()->admin)
+	if (superuser() || my_rights(function)->admin)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -11,7 +11,7 @@
 #include "idemq.h"
 
 extern void grants_init(void);
-extern void grants_require_scope(const char *scope, int len);
-extern void grants_require_admin(const char *what);
+extern void grants_require_scope(const char *scope, int len, Oid function);
+extern void grants_require_admin(const char *what, Oid function);
 
 #endif							/* IDEMQ_GRANTS_H */

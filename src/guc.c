@@ -43,6 +43,18 @@ check_scope(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/* Refuse zero, and the -1 that switches things off elsewhere. */
+static bool
+check_positive(int *newval, void **extra, GucSource source)
+{
+	if (*newval > 0)
+		return true;
+	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
+	GUC_check_errdetail("It must be greater than zero.");
+	GUC_check_errhint("idemq.expiry = off holds every key; nothing else can be switched off.");
+	return false;
+}
+
 /* Make every setting known. */
 void
 guc_define(void)
@@ -50,8 +62,8 @@ guc_define(void)
 	DefineCustomIntVariable("idemq.drop_lock_timeout",
 							"How long the worker may queue for a lock when it drops or attaches a partition.",
 							"Claims never wait behind that lock; whoever reads idemq.processed as a whole does.",
-							&idemq_drop_lock_timeout, 200, 1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+							&idemq_drop_lock_timeout, 200, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, check_positive, NULL, NULL);
 	DefineCustomBoolVariable("idemq.durable_claims",
 							 "Makes a transaction that claimed commit synchronously even if synchronous_commit is off.",
 							 NULL,
@@ -65,13 +77,13 @@ guc_define(void)
 	DefineCustomIntVariable("idemq.naptime",
 							"The launcher's round: how often each database is looked after.",
 							NULL,
-							&idemq_naptime, 10, 1, 86400,
-							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+							&idemq_naptime, 10, -1, 86400,
+							PGC_SIGHUP, GUC_UNIT_S, check_positive, NULL, NULL);
 	DefineCustomIntVariable("idemq.partition_interval",
 							"The time that one partition of idemq.processed serves.",
 							"Bounds are multiples of it since 2000-01-01 UTC.",
-							&idemq_partition_interval, 86400, 1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+							&idemq_partition_interval, 86400, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, check_positive, NULL, NULL);
 	DefineCustomEnumVariable("idemq.partition_manager",
 							 "Who makes the partitions: idemq itself or pg_partman.",
 							 NULL,
@@ -80,13 +92,13 @@ guc_define(void)
 	DefineCustomIntVariable("idemq.premake",
 							"How many partitions are kept ahead.",
 							"Extended to three naptimes' worth where partitions are short.",
-							&idemq_premake, 4, 1, 1000,
-							PGC_SUSET, 0, NULL, NULL, NULL);
+							&idemq_premake, 4, -1, 1000,
+							PGC_SUSET, 0, check_positive, NULL, NULL);
 	DefineCustomIntVariable("idemq.retention",
 							"How long a key is remembered, at least.",
 							"Must be longer than the broker can take to deliver a message again.",
-							&idemq_retention, 7 * 86400, 1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+							&idemq_retention, 7 * 86400, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, check_positive, NULL, NULL);
 	DefineCustomStringVariable("idemq.scope",
 							   "The scope of claims that name none.",
 							   "Part of a message's identity: one database can serve several consumers of it.",

@@ -801,7 +801,7 @@ idem_maintain(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("idem_maintain() cannot run inside a transaction block"),
 				 errhint("Each step of a round is a transaction of its own: use autocommit.")));
-	grants_require_admin("idem_maintain()");
+	grants_require_admin("idem_maintain()", fcinfo->flinfo->fn_oid);
 	PreventCommandDuringRecovery("idem_maintain()");
 	PreventCommandIfReadOnly("idem_maintain()");
 

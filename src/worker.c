@@ -401,6 +401,9 @@ worker_register_launcher(void)
 {
 	BackgroundWorker worker = {0};
 
+	/* pg_upgrade wants to be alone in its databases */
+	if (IsBinaryUpgrade)
+		return;
 	strlcpy(worker.bgw_name, "idemq launcher", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "idemq launcher", BGW_MAXLEN);
 	strlcpy(worker.bgw_library_name, "idemq", BGW_MAXLEN);

@@ -19,6 +19,9 @@ CREATE TABLE idemq.processed
 )
 PARTITION BY RANGE (leaf);
 
+/* for publications FOR ALL TABLES, or deletions would fail */
+ALTER TABLE idemq.processed REPLICA IDENTITY FULL;
+
 COMMENT ON TABLE idemq.processed IS 'keys that were claimed; written by idem_claim() and its family';
 COMMENT ON COLUMN idemq.processed.scope IS 'who remembers: argument scope, or the setting idemq.scope';
 COMMENT ON COLUMN idemq.processed.key IS 'the message''s id';
@@ -52,11 +55,11 @@ CREATE TABLE idemq.clock
 	hold_until	timestamptz NOT NULL
 )
 USING heap;
+ALTER TABLE idemq.clock REPLICA IDENTITY FULL;
 COMMENT ON TABLE idemq.clock IS 'the trusted time, and the monotonic clock at that moment; written by maintenance';
 COMMENT ON COLUMN idemq.clock.high_water IS 'the trusted time: it never advances by more than the time that passed';
 COMMENT ON COLUMN idemq.clock.boot_id IS 'names the boot of the machine whose monotonic clock was read';
 COMMENT ON COLUMN idemq.clock.monotonic IS 'that clock, in microseconds';
 COMMENT ON COLUMN idemq.clock.hold_until IS 'no partition is let go before the trusted time is this';
-ALTER TABLE idemq.clock REPLICA IDENTITY FULL;
 
 REVOKE ALL ON idemq.processed, idemq.processed_permanent, idemq.clock FROM PUBLIC;

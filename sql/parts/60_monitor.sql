@@ -24,6 +24,14 @@ FROM idemq._partitions() AS p
 JOIN pg_catalog.pg_class AS c ON c.oid = p.leaf;
 COMMENT ON VIEW idemq.partitions IS
 'partitions: bounds, state (permanent, current, ahead, closed, expired), rows by the statistics, bytes with indexes';
+COMMENT ON COLUMN idemq.partitions.parent IS 'the partitioned table';
+COMMENT ON COLUMN idemq.partitions.leaf IS 'the partition';
+COMMENT ON COLUMN idemq.partitions.lower IS 'its lower bound';
+COMMENT ON COLUMN idemq.partitions.upper IS 'its upper bound, not included';
+COMMENT ON COLUMN idemq.partitions.state IS 'permanent; current: takes the claims; ahead: its time is to come; closed: its time is over; expired: to be dropped if it holds no newer claim';
+COMMENT ON COLUMN idemq.partitions.rows_estimated IS 'rows, by the statistics';
+COMMENT ON COLUMN idemq.partitions.bytes IS 'size with indexes';
+COMMENT ON COLUMN idemq.partitions.filter IS 'none: it is looked into at each claim';
 
 CREATE FUNCTION idemq._stats(
 	OUT scope text, OUT claims bigint, OUT duplicates bigint, OUT busy bigint,
@@ -48,6 +56,7 @@ COMMENT ON COLUMN idemq.stats.busy IS 'answers busy';
 COMMENT ON COLUMN idemq.stats.waits IS 'how often another transaction was waited for';
 COMMENT ON COLUMN idemq.stats.wait_time IS 'for how long, in all';
 COMMENT ON COLUMN idemq.stats.duplicate_share IS 'duplicates / (claims + duplicates)';
+COMMENT ON COLUMN idemq.stats.since IS 'when counting began';
 
 REVOKE ALL ON FUNCTION @extschema@.idem_status(), idemq._partitions(), idemq._stats() FROM PUBLIC;
 REVOKE ALL ON idemq.partitions, idemq.stats FROM PUBLIC;

@@ -14,11 +14,11 @@ CREATE TABLE idemq.grants
 	UNIQUE NULLS NOT DISTINCT (role, capability, object)
 )
 USING heap;
+ALTER TABLE idemq.grants REPLICA IDENTITY FULL;
 COMMENT ON TABLE idemq.grants IS 'who may do what; written by idem_grant() and idem_revoke()';
 COMMENT ON COLUMN idemq.grants.role IS 'the role, by name';
 COMMENT ON COLUMN idemq.grants.capability IS 'claim, emit, consume, monitor or admin';
 COMMENT ON COLUMN idemq.grants.object IS 'the scope (claim) or the consumer (consume) alone; NULL: all of them';
-ALTER TABLE idemq.grants REPLICA IDENTITY FULL;
 REVOKE ALL ON idemq.grants FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('idemq.grants', '');
 
@@ -50,6 +50,8 @@ AS $$
 		('{admin}', 'FUNCTION', '@extschema@.idem_forget(text, text)'),
 		('{admin}', 'FUNCTION', '@extschema@.idem_grant(regrole, text, text)'),
 		('{admin}', 'FUNCTION', '@extschema@.idem_revoke(regrole, text, text)'),
+		('{admin}', 'FUNCTION', 'idemq._grant(regrole, text, text)'),
+		('{admin}', 'FUNCTION', 'idemq._revoke(regrole, text, text)'),
 		('{admin}', 'PROCEDURE', '@extschema@.idem_maintain()'),
 		('{admin}', 'FUNCTION', 'idemq.accept_clock()'),
 		('{monitor,admin}', 'FUNCTION', '@extschema@.idem_status()'),
@@ -105,7 +107,7 @@ $$;
 COMMENT ON FUNCTION idemq._check_grant(regrole, text, text) IS 'checks the arguments of idem_grant and idem_revoke';
 REVOKE ALL ON FUNCTION idemq._check_grant(regrole, text, text) FROM PUBLIC;
 
-CREATE FUNCTION @extschema@.idem_grant(role regrole, capability text, object text DEFAULT NULL)
+CREATE FUNCTION idemq._grant(role regrole, capability text, object text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -125,16 +127,16 @@ BEGIN
 			SELECT FROM idemq._capability_objects(g.capability) AS o
 			JOIN pg_proc AS p ON o.kind IN ('FUNCTION', 'PROCEDURE') AND p.oid = o.name::regprocedure
 			CROSS JOIN aclexplode(p.proacl) AS a
-			WHERE a.grantee = idem_grant.role AND a.privilege_type = 'EXECUTE');
+			WHERE a.grantee = _grant.role AND a.privilege_type = 'EXECUTE');
 
 	INSERT INTO idemq.grants (role, capability, object)
-	VALUES (role_name, idem_grant.capability, idem_grant.object)
+	VALUES (role_name, _grant.capability, _grant.object)
 	ON CONFLICT DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE NOTICE 'role "%" has the capability "%" already', role_name, capability;
 	END IF;
 
-	FOR item IN SELECT o.kind, o.name FROM idemq._capability_objects(idem_grant.capability) AS o
+	FOR item IN SELECT o.kind, o.name FROM idemq._capability_objects(_grant.capability) AS o
 	LOOP
 		EXECUTE format('GRANT %s ON %s %s TO %I',
 			CASE item.kind WHEN 'TABLE' THEN 'SELECT' WHEN 'SCHEMA' THEN 'USAGE' ELSE 'EXECUTE' END,
@@ -142,10 +144,20 @@ BEGIN
 	END LOOP;
 END
 $$;
+COMMENT ON FUNCTION idemq._grant(regrole, text, text) IS 'does what idem_grant() says';
+REVOKE ALL ON FUNCTION idemq._grant(regrole, text, text) FROM PUBLIC;
+
+CREATE FUNCTION @extschema@.idem_grant(role regrole, capability text, object text DEFAULT NULL)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT idemq._grant($1, $2, $3)
+$$;
 COMMENT ON FUNCTION @extschema@.idem_grant(regrole, text, text) IS
 'grants a capability (claim, emit, consume, monitor, admin) to a role; object: a scope (claim) or a consumer (consume) alone';
 
-CREATE FUNCTION @extschema@.idem_revoke(role regrole, capability text, object text DEFAULT NULL)
+CREATE FUNCTION idemq._revoke(role regrole, capability text, object text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -157,15 +169,15 @@ BEGIN
 	LOCK TABLE idemq.grants IN SHARE ROW EXCLUSIVE MODE;
 
 	DELETE FROM idemq.grants AS g
-	WHERE g.role = role_name AND g.capability = idem_revoke.capability
-		AND g.object IS NOT DISTINCT FROM idem_revoke.object;
+	WHERE g.role = role_name AND g.capability = _revoke.capability
+		AND g.object IS NOT DISTINCT FROM _revoke.object;
 	IF NOT FOUND THEN
 		RAISE NOTICE 'role "%" does not have the capability "%"', role_name, capability;
 	END IF;
 
 	/* take away what no capability that is left consists of */
 	FOR item IN
-		SELECT o.kind, o.name FROM idemq._capability_objects(idem_revoke.capability) AS o
+		SELECT o.kind, o.name FROM idemq._capability_objects(_revoke.capability) AS o
 		WHERE NOT EXISTS (
 			SELECT FROM idemq.grants AS g, idemq._capability_objects(g.capability) AS other
 			WHERE g.role = role_name AND other.kind = o.kind AND other.name = o.name)
@@ -175,6 +187,16 @@ BEGIN
 			item.kind, item.name, role_name);
 	END LOOP;
 END
+$$;
+COMMENT ON FUNCTION idemq._revoke(regrole, text, text) IS 'does what idem_revoke() says';
+REVOKE ALL ON FUNCTION idemq._revoke(regrole, text, text) FROM PUBLIC;
+
+CREATE FUNCTION @extschema@.idem_revoke(role regrole, capability text, object text DEFAULT NULL)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT idemq._revoke($1, $2, $3)
 $$;
 COMMENT ON FUNCTION @extschema@.idem_revoke(regrole, text, text) IS
 'takes back what idem_grant() with the same arguments gave';
