@@ -177,6 +177,7 @@ insert_claim(const ClaimKey *key, bool *inserted)
 					 errhint("Attach \"%s.processed_permanent\" again, or call idem_maintain().",
 							 IDEMQ_SCHEMA)));
 
+		TEST_POINT("claim-chosen");
 		switch (leaf_open(leaf, RowExclusiveLock, false, &rel))
 		{
 			case LEAF_OPENED:
