@@ -10,7 +10,9 @@ OBJS = \
 	src/claim.o \
 	src/claim_sql.o \
 	src/clock.o \
+	src/ddl.o \
 	src/digest.o \
+	src/expire.o \
 	src/fingerprint.o \
 	src/grants.o \
 	src/guc.o \
@@ -18,6 +20,7 @@ OBJS = \
 	src/key.o \
 	src/leaf.o \
 	src/maintain.o \
+	src/partition.o \
 	src/partman.o \
 	src/shmem.o \
 	src/stats.o \

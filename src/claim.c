@@ -191,7 +191,7 @@ insert_claim(const ClaimKey *key, bool *inserted)
 		/*
 		 * Time went on before we got the lock.  Expiry relies on it that
 		 * whoever has the lock on a leaf checks only then that it is the
-		 * leaf's turn; see maintain.c.
+		 * leaf's turn; see expire.c.
 		 */
 		stamp = Max(clock_wall(), clock_floor(&set->base));
 		if (!TEST_WITHOUT("leaf_recheck") && catalog_leaf_for(set, stamp) != leaf)

@@ -28,4 +28,11 @@ extern char *idemq_scope;
 
 extern void guc_define(void);
 
+/* idemq.retention in microseconds. */
+static inline int64
+guc_retention(void)
+{
+	return idemq_retention * INT64CONST(1000000);
+}
+
 #endif							/* IDEMQ_GUC_H */

@@ -6,13 +6,13 @@
  * idemq.processed is registered in pg_partman's part_config, and each
  * partition is made by its create_partition_time(), from the template table
  * idemq.processed_template, which carries the unique index.  When one is
- * needed, and from when to when, is decided in maintain.c as always; there the
+ * needed, and from when to when, is decided in partition.c as always; there the
  * partition also gets what the template cannot give it.
  *
  * The row in part_config is ours: what somebody changes in it is set back,
  * and rows of part_config_sub for our table are taken away.  It says that
  * pg_partman shall not look after the table by itself and has no retention:
- * dropping is for maintain.c, which never drops a key too early.
+ * dropping is for expire.c, which never drops a key too early.
  *
  * What runs in here runs as the owner of idemq.processed, so pg_partman's
  * code, its tables' triggers, and all that its search_path ("its schema,

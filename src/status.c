@@ -18,7 +18,7 @@
 #include "catalog.h"
 #include "clock.h"
 #include "guc.h"
-#include "maintain.h"
+#include "expire.h"
 #include "shmem.h"
 
 PG_FUNCTION_INFO_V1(idem_status);
@@ -164,10 +164,10 @@ check_expiry(FunctionCallInfo fcinfo, const LeafSet *set, TimestampTz trusted)
 	{
 		const Leaf *leaf = &set->leaves[i];
 
-		if (leaf->permanent || !maintain_leaf_is_due(set, leaf, trusted))
+		if (leaf->permanent || !expire_is_due(set, leaf, trusted))
 			continue;
 		due++;
-		if (maintain_leaf_is_due(set, leaf, overdue))
+		if (expire_is_due(set, leaf, overdue))
 			late++;
 	}
 	if (!idemq_expiry)
@@ -227,7 +227,7 @@ idem_status(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	set = catalog_leaves();
-	trusted = clock_trusted(&set->base, maintain_retention());
+	trusted = clock_trusted(&set->base, guc_retention());
 	check_preload(fcinfo);
 	check_worker(fcinfo);
 	check_runway(fcinfo, set, trusted);
@@ -248,7 +248,7 @@ idemq_partitions(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	set = catalog_leaves();
-	trusted = clock_trusted(&set->base, maintain_retention());
+	trusted = clock_trusted(&set->base, guc_retention());
 	stamp = Max(clock_wall(), clock_floor(&set->base));
 	for (int i = 0; i < set->nleaves; i++)
 	{
@@ -263,7 +263,7 @@ idemq_partitions(PG_FUNCTION_ARGS)
 			state = "current";
 		else if (leaf->lower > stamp)
 			state = "ahead";
-		else if (maintain_leaf_is_due(set, leaf, trusted))
+		else if (expire_is_due(set, leaf, trusted))
 			state = "expired";
 		values[0] = ObjectIdGetDatum(set->parent);
 		values[1] = ObjectIdGetDatum(leaf->oid);

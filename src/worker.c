@@ -272,7 +272,7 @@ back_off(DatabaseEntry *entry, MaintainDuty duty)
 
 /* One step in a transaction of its own; an error goes to the log. */
 static bool
-run_step(MaintainRound *round, MaintainDuty duty)
+run_step(ExpireRound *round, MaintainDuty duty)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool more = false;
@@ -308,7 +308,7 @@ run_step(MaintainRound *round, MaintainDuty duty)
 static void
 run_duty(DatabaseEntry *entry, MaintainDuty duty)
 {
-	MaintainRound round = {0};
+	ExpireRound round = {0};
 
 	if (entry->retry_at[duty] > clock_monotonic())
 		return;
