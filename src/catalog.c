@@ -225,6 +225,7 @@ read_clock(LeafSet *set, bool wait)
 	{
 		bool		isnull[4];
 		Datum		values[4];
+		bool		same_boot;
 
 		for (int i = 0; i < 4; i++)
 		{
@@ -233,13 +234,19 @@ read_clock(LeafSet *set, bool wait)
 				elog(ERROR, "null value in %s.%s", IDEMQ_SCHEMA, IDEMQ_CLOCK);
 		}
 		set->base.hold_until = Max(set->base.hold_until, DatumGetTimestampTz(values[3]));
-		if (set->base.known && DatumGetTimestampTz(values[0]) <= set->base.high_water)
-			continue;
-		set->base.known = true;
-		set->base.high_water = DatumGetTimestampTz(values[0]);
-		set->base.same_boot = clock_boot_id()[0] != '\0' &&
+		same_boot = clock_boot_id()[0] != '\0' &&
 			strcmp(TextDatumGetCString(values[1]), clock_boot_id()) == 0 &&
 			DatumGetInt64(values[2]) <= clock_monotonic();
+
+		/* a row of another machine may have come by logical replication */
+		if (set->base.known &&
+			(set->base.same_boot > same_boot ||
+			 (set->base.same_boot == same_boot &&
+			  DatumGetTimestampTz(values[0]) <= set->base.high_water)))
+			continue;
+		set->base.known = true;
+		set->base.same_boot = same_boot;
+		set->base.high_water = DatumGetTimestampTz(values[0]);
 		set->base.monotonic = DatumGetInt64(values[2]);
 	}
 	set->base_of = set->clock;
