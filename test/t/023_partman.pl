@@ -77,8 +77,8 @@ ok( $node->poll_query_until('postgres',
 # There: what default privileges give away must not reach the partitions.
 
 $node->safe_psql('postgres', q{
-CREATE ROLE joe;
-ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO joe;
+CREATE ROLE idemq_joe;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO idemq_joe;
 CREATE SCHEMA partman;
 CREATE EXTENSION pg_partman SCHEMA partman});
 ok($node->poll_query_until('postgres', q{
@@ -134,21 +134,21 @@ is(result(q{SELECT count(*), min(manager) FROM made_by WHERE upper > now()}),
 my $refused = qr/ERROR:  42501: extension "pg_partman" is not used/;
 my %trap = (
 	'the right to create in its schema' => [
-		'GRANT CREATE ON SCHEMA partman TO joe',
-		'REVOKE CREATE ON SCHEMA partman FROM joe' ],
+		'GRANT CREATE ON SCHEMA partman TO idemq_joe',
+		'REVOKE CREATE ON SCHEMA partman FROM idemq_joe' ],
 	'a function of its' => [
-		'ALTER FUNCTION partman.check_name_length OWNER TO joe',
+		'ALTER FUNCTION partman.check_name_length OWNER TO idemq_joe',
 		'ALTER FUNCTION partman.check_name_length OWNER TO CURRENT_USER' ],
 	'its configuration' => [
-		'ALTER TABLE partman.part_config OWNER TO joe',
+		'ALTER TABLE partman.part_config OWNER TO idemq_joe',
 		'ALTER TABLE partman.part_config OWNER TO CURRENT_USER' ],
 	'its schema' => [
-		'ALTER SCHEMA partman OWNER TO joe',
+		'ALTER SCHEMA partman OWNER TO idemq_joe',
 		'ALTER SCHEMA partman OWNER TO CURRENT_USER' ],
 	'a trigger on its configuration' => [
-		q{GRANT USAGE ON SCHEMA partman TO joe; GRANT TRIGGER ON partman.part_config TO joe;
-GRANT CREATE ON SCHEMA public TO joe; SET SESSION AUTHORIZATION joe;
-CREATE FUNCTION public.trap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN ALTER ROLE joe SUPERUSER; RETURN NEW; END';
+		q{GRANT USAGE ON SCHEMA partman TO idemq_joe; GRANT TRIGGER ON partman.part_config TO idemq_joe;
+GRANT CREATE ON SCHEMA public TO idemq_joe; SET SESSION AUTHORIZATION idemq_joe;
+CREATE FUNCTION public.trap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN ALTER ROLE idemq_joe SUPERUSER; RETURN NEW; END';
 CREATE TRIGGER trap BEFORE INSERT OR UPDATE ON partman.part_config FOR EACH ROW EXECUTE FUNCTION public.trap();
 RESET SESSION AUTHORIZATION;
 UPDATE pg_trigger SET tgenabled = 'D' WHERE tgname = 'trap';
@@ -157,10 +157,10 @@ DELETE FROM partman.part_config; UPDATE pg_trigger SET tgenabled = 'A' WHERE tgn
 foreach my $what (sort keys %trap)
 {
 	$node->safe_psql('postgres', "SET allow_system_table_mods = on; $trap{$what}[0]");
-	like(maintain(''), $refused, "not used while joe has $what");
+	like(maintain(''), $refused, "not used while idemq_joe has $what");
 	$node->safe_psql('postgres', $trap{$what}[1]);
 }
-is(result(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'joe'}), 'f', 'joe is nobody');
+is(result(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'idemq_joe'}), 'f', 'idemq_joe is nobody');
 is(maintain(''), '', 'then it is used again');
 
 # Another session's temporary objects cannot be in the way, and one's own
