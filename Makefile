@@ -13,6 +13,9 @@ OBJS = \
 	src/ddl.o \
 	src/digest.o \
 	src/expire.o \
+	src/filter.o \
+	src/filter_build.o \
+	src/filter_info.o \
 	src/fingerprint.o \
 	src/grants.o \
 	src/guc.o \
@@ -60,13 +63,17 @@ include $(PGXS)
 # PGXS tracks no headers, nor the switch between the two builds
 $(OBJS): $(wildcard src/*.h) .built-$(if $(TEST_BUILD),test,plain)
 
-.built-%:
+.built-plain .built-test:
 	rm -f .built-*
 	touch $@
 
 sql/$(EXTENSION)--$(EXTVERSION).sql: $(PARTS) $(EXTENSION).control
 	cat $(PARTS) > $@
 
-.PHONY: demo bench
+.PHONY: demo bench bench-full
 demo:
 	sh test/demo
+bench:
+	sh test/bench/run
+bench-full:
+	sh test/bench/run --full

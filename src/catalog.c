@@ -37,7 +37,11 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension_d.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type_d.h"
+#include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "nodes/primnodes.h"
@@ -60,6 +64,9 @@ static bool leaf_set_stale = false; /* changed while it was being built */
 static TimestampTz leaf_set_transaction = 0;	/* which transaction built it */
 static MemoryContext leaf_set_context = NULL;
 
+/* the leaf that is being read, and not in the set yet */
+static Oid	leaf_being_read = InvalidOid;
+
 /* what catalog_lock() could not get */
 static Oid	missed_lock = InvalidOid;
 static LOCKMODE missed_lock_mode = NoLock;
@@ -69,7 +76,7 @@ static void
 forget_leaves(Datum arg, Oid relid)
 {
 	bool		ours = relid == InvalidOid || relid == leaf_set.parent ||
-		relid == leaf_set.clock;
+		relid == leaf_set.clock || relid == leaf_being_read;
 
 	for (int i = 0; i < leaf_set.nleaves && !ours; i++)
 	{
@@ -116,6 +123,75 @@ bound_value(List *datums)
 	return DatumGetTimestampTz(castNode(Const, datum->value)->constvalue);
 }
 
+/*
+ * This version of the database's pg_database row: a database can be made anew
+ * under the oid of one that was dropped, with the same leaves in it.
+ */
+static TransactionId
+database_version(void)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	TransactionId xmin;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for database %u", MyDatabaseId);
+	xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	ReleaseSysCache(tuple);
+	return xmin;
+}
+
+/*
+ * What the filter of a leaf is good for: this file, and this version of the
+ * trigger that tells the filter of rows that come by SQL.  0: there is no such
+ * trigger, or it does not always fire.
+ */
+static uint64
+read_version(Oid relid, Form_pg_class class)
+{
+	struct
+	{
+		TransactionId database;
+		Oid			tablespace;
+		Oid			filenode;
+		Oid			trigger;
+		TransactionId xmin;
+		ItemPointerData tid;
+	}			version;
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	memset(&version, 0, sizeof(version));
+	version.database = database_version();
+	version.tablespace = class->reltablespace;
+	version.filenode = class->relfilenode;
+	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1, &key);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_trigger row = (Form_pg_trigger) GETSTRUCT(tuple);
+
+		if (row->tgfoid != leaf_set.filter_function ||
+			!OidIsValid(row->tgparentid) ||
+			row->tgenabled != TRIGGER_FIRES_ALWAYS ||
+			row->tgtype != (TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE) ||
+			row->tgattr.dim1 != 0 || row->tgdeferrable ||
+			!heap_attisnull(tuple, Anum_pg_trigger_tgqual, NULL))
+			continue;
+		version.trigger = row->oid;
+		version.xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+		version.tid = tuple->t_self;
+		found = true;
+	}
+	systable_endscan(scan);
+	table_close(triggers, AccessShareLock);
+	return found
+		? hash_bytes_extended((unsigned char *) &version, sizeof(version), 0) | 1 : 0;
+}
+
 /* Fill in a leaf from its pg_class row; false if it is not attached yet. */
 static bool
 read_leaf(Leaf *leaf, Oid relid, bool detaching)
@@ -145,6 +221,7 @@ read_leaf(Leaf *leaf, Oid relid, bool detaching)
 				 errhint("Detach it with ALTER TABLE %s.%s DETACH PARTITION.",
 						 IDEMQ_SCHEMA, IDEMQ_PROCESSED)));
 
+	leaf->version = read_version(relid, class);
 	bound = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(datum)));
 	if (bound->is_default)
 	{
@@ -256,6 +333,18 @@ read_clock(LeafSet *set, bool wait)
 	return true;
 }
 
+/* idemq._filter_row(), InvalidOid if there is none. */
+static Oid
+filter_function(void)
+{
+	oidvector  *no_arguments = buildoidvector(NULL, 0);
+
+	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+						   CStringGetDatum(IDEMQ_FILTER_ROW),
+						   PointerGetDatum(no_arguments),
+						   ObjectIdGetDatum(get_namespace_oid(IDEMQ_SCHEMA, false)));
+}
+
 /*
  * Has this transaction made what a catalog row describes?  Then nobody else
  * sees it yet.
@@ -301,6 +390,8 @@ build_leaves(bool wait)
 	MemoryContextReset(leaf_set_context);
 	leaf_set.parent = catalog_relation(IDEMQ_PROCESSED);
 	leaf_set.clock = catalog_relation(IDEMQ_CLOCK);
+	leaf_set.filter_function = filter_function();
+	leaf_set.serial++;
 	leaf_set.leaves = MemoryContextAlloc(leaf_set_context, room * sizeof(Leaf));
 
 	ScanKeyInit(&key, Anum_pg_inherits_inhparent, BTEqualStrategyNumber,
@@ -316,6 +407,7 @@ build_leaves(bool wait)
 			room *= 2;
 			leaf_set.leaves = repalloc(leaf_set.leaves, room * sizeof(Leaf));
 		}
+		leaf_being_read = row->inhrelid;
 		if (!read_leaf(&leaf_set.leaves[leaf_set.nleaves],
 					   row->inhrelid, row->inhdetachpending))
 			continue;
@@ -323,6 +415,7 @@ build_leaves(bool wait)
 			leaf_set.leaves[leaf_set.nleaves].writable = false;
 		leaf_set.nleaves++;
 	}
+	leaf_being_read = InvalidOid;
 	systable_endscan(scan);
 	table_close(inherits, AccessShareLock);
 

@@ -32,6 +32,7 @@ typedef struct Leaf
 	TimestampTz upper;			/* infinity for MAXVALUE */
 	bool		permanent;		/* belongs to the extension */
 	bool		writable;		/* may new claims go here? */
+	uint64		version;		/* of its file and its filter trigger; 0: none */
 
 	/* what catalog_know_leaf() found out, under a lock on the leaf */
 	bool		known;
@@ -47,10 +48,12 @@ typedef struct Leaf
 /* All of them, newest first. */
 typedef struct LeafSet
 {
+	uint64		serial;			/* another number for every set */
 	Oid			parent;
 	Oid			clock;			/* idemq.clock */
 	ClockBase	base;			/* what was read from it, */
 	Oid			base_of;		/* and from which table */
+	Oid			filter_function;	/* idemq._filter_row() */
 	int			nleaves;
 	Leaf	   *leaves;
 } LeafSet;

@@ -75,6 +75,7 @@
 
 #include "catalog.h"
 #include "clock.h"
+#include "filter.h"
 #include "guc.h"
 #include "leaf.h"
 #include "lock.h"
@@ -94,9 +95,11 @@ typedef enum LookResult
 /* Look for a digest in every leaf that is attached. */
 static LookResult
 look_everywhere(const IdemDigest *digest, bool wait, bool as_committed,
-				Sighting *seen)
+				bool filtered, Sighting *seen)
 {
 	LeafSet    *set;
+	Leaf	  **candidates;
+	int			n;
 
 restart:
 	CHECK_FOR_INTERRUPTS();
@@ -104,12 +107,14 @@ restart:
 	set = wait ? catalog_leaves() : catalog_leaves_nowait();
 	if (set == NULL)
 		return LOOK_BUSY;
-	for (int i = 0; i < set->nleaves; i++)
+	n = filtered ? filter_candidates(set, digest, &candidates)
+		: filter_all(set, &candidates);
+	for (int i = 0; i < n; i++)
 	{
 		Relation	rel;
 		bool		looked;
 
-		switch (leaf_open(&set->leaves[i], AccessShareLock, wait, &rel))
+		switch (leaf_open(candidates[i], AccessShareLock, wait, &rel))
 		{
 			case LEAF_OPENED:
 				break;
@@ -118,7 +123,7 @@ restart:
 			case LEAF_CHANGED:
 				goto restart;
 		}
-		looked = leaf_look(&set->leaves[i], rel, digest, as_committed, wait, seen);
+		looked = leaf_look(candidates[i], rel, digest, as_committed, wait, seen);
 		leaf_close(rel, AccessShareLock);
 		if (!looked)
 			return LOOK_BUSY;
@@ -207,6 +212,8 @@ insert_claim(const ClaimKey *key, bool *inserted)
 							IDEMQ_SCHEMA, IDEMQ_PROCESSED, RelationGetRelationName(rel)),
 					 errhint("Look at idem_status(), or call idem_maintain().")));
 		outcome = leaf_insert(leaf, rel, key->scope, key->key, &key->digest, stamp, false);
+		if (outcome == LEAF_INSERTED)
+			filter_add(set, RelationGetRelid(rel), &key->digest);
 		leaf_close(rel, NoLock);
 		*inserted = outcome == LEAF_INSERTED;
 		return outcome == LEAF_INSERT_BUSY ? LOOK_BUSY : LOOK_DONE;
@@ -242,13 +249,14 @@ make_durable(const Sighting *seen)
  * it holds the key lock.
  */
 static LookResult
-try_to_claim(const ClaimKey *key, bool wait, Sighting *seen, bool *inserted)
+try_to_claim(const ClaimKey *key, bool wait, bool filtered, Sighting *seen,
+			 bool *inserted)
 {
 	const IdemDigest *digest = &key->digest;
 	LookResult	result;
 
 	*inserted = false;
-	result = look_everywhere(digest, wait, false, seen);
+	result = look_everywhere(digest, wait, false, filtered, seen);
 	if (result != LOOK_DONE || seen->state != KEY_FREE)
 		return result;
 	TEST_POINT("claim-looked");
@@ -258,7 +266,7 @@ try_to_claim(const ClaimKey *key, bool wait, Sighting *seen, bool *inserted)
 	TEST_POINT("claim-locked");
 	AcceptInvalidationMessages();
 
-	result = look_everywhere(digest, false, false, seen);
+	result = look_everywhere(digest, false, false, filtered, seen);
 	if (result == LOOK_DONE && seen->state == KEY_FREE)
 	{
 		TEST_POINT("claim-probed");
@@ -284,7 +292,7 @@ claim_take(const ClaimKey *key, bool wait)
 	{
 		Sighting	seen;
 		bool		inserted;
-		LookResult	result = try_to_claim(key, wait, &seen, &inserted);
+		LookResult	result = try_to_claim(key, wait, conflicts == 0, &seen, &inserted);
 
 		if (inserted)
 		{
@@ -424,6 +432,8 @@ claim_forget(const ClaimKey *key)
 	for (;;)
 	{
 		LeafSet    *set;
+		Leaf	  **candidates = NULL;
+		int			n = 0;
 		TransactionId decider = InvalidTransactionId;
 		ForgetResult result = FORGET_NONE;
 
@@ -434,11 +444,13 @@ claim_forget(const ClaimKey *key)
 		set = catalog_leaves_nowait();
 		if (set == NULL)
 			result = FORGET_BUSY;
-		for (int i = 0; set != NULL && i < set->nleaves; i++)
+		else
+			n = filter_candidates(set, digest, &candidates);
+		for (int i = 0; i < n; i++)
 		{
 			Sighting	seen;
 
-			result = forget_in_leaf(&set->leaves[i], digest, &seen, &locked);
+			result = forget_in_leaf(candidates[i], digest, &seen, &locked);
 			if (result == FORGET_DELETED)
 				deleted = true;
 			else if (result != FORGET_NONE)
@@ -481,7 +493,12 @@ claim_seen(const ClaimKey *key, TimestampTz *claimed_at)
 {
 	Sighting	seen;
 
-	(void) look_everywhere(&key->digest, true, true, &seen);
+	/*
+	 * the filter may rule out every leaf that we know: then no lock accepts
+	 * them
+	 */
+	AcceptInvalidationMessages();
+	(void) look_everywhere(&key->digest, true, true, true, &seen);
 	if (seen.state < KEY_MINE)
 		return false;
 	make_durable(&seen);

@@ -9,6 +9,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "testpoint.h"
@@ -16,6 +17,7 @@
 int			idemq_drop_lock_timeout = 200;
 bool		idemq_durable_claims = true;
 bool		idemq_expiry = true;
+int			idemq_filter_memory = 65536;
 int			idemq_naptime = 10;
 int			idemq_partition_interval = 86400;
 int			idemq_partition_manager = MANAGER_BUILTIN;
@@ -74,6 +76,12 @@ guc_define(void)
 							 "Turn it off to hold every key, after an outage longer than the retention, say.",
 							 &idemq_expiry, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("idemq.filter_memory",
+								"Shared memory for the filter over the partitions.",
+								"0: none, every claim looks into every partition.",
+								&idemq_filter_memory, 65536, 0, MAX_KILOBYTES,
+								PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("idemq.naptime",
 							"The launcher's round: how often each database is looked after.",
 							NULL,

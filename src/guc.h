@@ -19,6 +19,7 @@ typedef enum PartitionManager
 extern int	idemq_drop_lock_timeout;	/* ms */
 extern bool idemq_durable_claims;
 extern bool idemq_expiry;
+extern int	idemq_filter_memory;	/* kB */
 extern int	idemq_naptime;		/* s */
 extern int	idemq_partition_interval;	/* s */
 extern int	idemq_partition_manager;

@@ -11,6 +11,7 @@
 #include "miscadmin.h"
 
 #include "catalog.h"
+#include "filter.h"
 #include "grants.h"
 #include "guc.h"
 #include "shmem.h"
@@ -31,5 +32,6 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	shmem_init();
+	filter_init();
 	worker_register_launcher();
 }

@@ -30,6 +30,7 @@
 #define IDEMQ_CLOCK				"clock"
 #define IDEMQ_GRANTS			"grants"
 #define IDEMQ_DIGEST			"digest"
+#define IDEMQ_FILTER_ROW		"_filter_row"
 
 /* in bytes; a row must stay far below TOAST_TUPLE_THRESHOLD */
 #define IDEMQ_MAX_KEY			1024

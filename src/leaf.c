@@ -256,12 +256,19 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 {
 	int			nindexes = leaf->nindexes;
 	Relation   *indexes = palloc(sizeof(Relation) * nindexes);
+	bool	   *is_digest = palloc(sizeof(bool) * nindexes);
+	Leaf		copy = *leaf;
 	HeapTuple	tuple;
 	bool		unique = true;
+
+	/* a function in somebody's index may make us read the leaves anew */
+	for (int i = 0; i < nindexes; i++)
+		is_digest[i] = leaf->indexes[i].digest;
 
 	if (!open_indexes(leaf, indexes, wait))
 	{
 		pfree(indexes);
+		pfree(is_digest);
 		return LEAF_INSERT_BUSY;
 	}
 
@@ -271,7 +278,7 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 
 	for (int i = 0; i < nindexes && unique; i++)
 	{
-		if (leaf->indexes[i].digest)
+		if (is_digest[i])
 		{
 			Datum		entry = UUIDPGetDatum((pg_uuid_t *) digest);
 			bool		isnull = false;
@@ -285,7 +292,7 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 	for (int i = 0; i < nindexes; i++)
 		index_close(indexes[i], RowExclusiveLock);
 
-	if (!unique && leaf_delete(leaf, rel, digest, &tuple->t_self, false) != LEAF_DELETED)
+	if (!unique && leaf_delete(&copy, rel, digest, &tuple->t_self, false) != LEAF_DELETED)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not take back a claim in \"%s\"", RelationGetRelationName(rel)),
@@ -293,6 +300,7 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 
 	heap_freetuple(tuple);
 	pfree(indexes);
+	pfree(is_digest);
 	return unique ? LEAF_INSERTED : LEAF_CONFLICT;
 }
 

@@ -35,6 +35,7 @@
 #include "clock.h"
 #include "ddl.h"
 #include "grants.h"
+#include "filter.h"
 #include "guc.h"
 #include "lock.h"
 #include "partition.h"
@@ -72,6 +73,8 @@ maintain_duty_name(MaintainDuty duty)
 			return "making partitions";
 		case DUTY_EXPIRE:
 			return "dropping expired partitions";
+		case DUTY_FILTER:
+			return "building the filter";
 	}
 	return "?";
 }
@@ -180,6 +183,9 @@ maintain_step(ExpireRound *round, MaintainDuty duty)
 			break;
 		case DUTY_EXPIRE:
 			more = expire_step(round);
+			break;
+		case DUTY_FILTER:
+			more = filter_build_step(catalog_leaves());
 			break;
 	}
 

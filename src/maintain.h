@@ -17,9 +17,10 @@ typedef enum MaintainDuty
 	DUTY_CLOCK,					/* note what time it is believed to be */
 	DUTY_MAKE,					/* make partitions ahead */
 	DUTY_EXPIRE,				/* drop partitions that are past retention */
+	DUTY_FILTER,				/* build the filter */
 } MaintainDuty;
 
-#define MAINTAIN_DUTIES		(DUTY_EXPIRE + 1)
+#define MAINTAIN_DUTIES		(DUTY_FILTER + 1)
 
 extern bool maintain_step(ExpireRound *round, MaintainDuty duty);
 extern const char *maintain_duty_name(MaintainDuty duty);

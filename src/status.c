@@ -17,6 +17,7 @@
 
 #include "catalog.h"
 #include "clock.h"
+#include "filter.h"
 #include "guc.h"
 #include "expire.h"
 #include "shmem.h"
@@ -25,7 +26,7 @@ PG_FUNCTION_INFO_V1(idem_status);
 PG_FUNCTION_INFO_V1(idemq_partitions);
 
 #define STATUS_COLUMNS		4
-#define PARTITIONS_COLUMNS	5
+#define PARTITIONS_COLUMNS	6
 
 /* a step of the wall clock that is worth a warning */
 #define CLOCK_LAG			(60 * USECS_PER_SEC)
@@ -182,6 +183,73 @@ check_expiry(FunctionCallInfo fcinfo, const LeafSet *set, TimestampTz trusted)
 				  psprintf("%d partitions are past their retention", due));
 }
 
+/* A size, as one would write it in postgresql.conf. */
+static char *
+megabytes(double bytes)
+{
+	return psprintf("%.0fMB", ceil(bytes / (1024 * 1024)));
+}
+
+/* Do claims look into few partitions only? */
+static void
+check_filter(FunctionCallInfo fcinfo, const LeafSet *set)
+{
+	FilterInfo	info;
+	int			building = 0;
+	int			uncovered = 0;
+	int			leaves;
+	double		leaves_a_day = 86400.0 / idemq_partition_interval;
+	char	   *serves;
+
+	filter_info(&info);
+	if (info.bytes == 0)
+	{
+		put_check(fcinfo, "filter", "warning",
+				  shmem_is_attached() ? "Set idemq.filter_memory and restart."
+				  : "Add idemq to shared_preload_libraries and restart.",
+				  "there is no filter: every claim looks into every partition");
+		return;
+	}
+	for (int i = 0; i < set->nleaves; i++)
+	{
+		switch (filter_state(&set->leaves[i]))
+		{
+			case FILTER_NONE:
+				uncovered++;
+				break;
+			case FILTER_BUILDING:
+				building++;
+				break;
+			case FILTER_READY:
+				break;
+		}
+	}
+
+	/* as many leaves as there will be, once the retention has passed */
+	leaves = Max(set->nleaves,
+				 idemq_retention / idemq_partition_interval + idemq_premake + 2);
+	serves = psprintf("%s serve %.3g keys a day at the present retention, the fullest partition holds about %.3g keys, a new key costs %.2g looks in vain",
+					  megabytes(info.bytes),
+					  filter_capacity(info.bytes, leaves) * leaves_a_day,
+					  info.fullest, info.false_looks);
+	if (filter_bytes_for(info.fullest, leaves) > info.bytes)
+		put_check(fcinfo, "filter", "warning",
+				  psprintf("Set idemq.filter_memory = %s and restart.",
+						   megabytes(filter_bytes_for(info.fullest, leaves))),
+				  psprintf("the filter is too small for the present rate: %s", serves));
+	else if (uncovered > 0 && building == 0)
+		put_check(fcinfo, "filter", "warning",
+				  "It is built by the worker, or by idem_maintain(); if it stays so, see idemq.partitions, and that each partition has its trigger filter_row, ENABLE ALWAYS.",
+				  psprintf("%d of %d partitions are not covered and looked into by every claim; %s",
+						   uncovered, set->nleaves, serves));
+	else if (building > 0)
+		put_check(fcinfo, "filter", "ok", NULL,
+				  psprintf("being built for %d of %d partitions; %s",
+						   building + uncovered, set->nleaves, serves));
+	else
+		put_check(fcinfo, "filter", "ok", NULL, serves);
+}
+
 /* Can the clock be believed? */
 static void
 check_clock(FunctionCallInfo fcinfo, const LeafSet *set, TimestampTz trusted)
@@ -232,15 +300,21 @@ idem_status(PG_FUNCTION_ARGS)
 	check_worker(fcinfo);
 	check_runway(fcinfo, set, trusted);
 	check_expiry(fcinfo, set, trusted);
+	check_filter(fcinfo, set);
 	check_clock(fcinfo, set, trusted);
 	check_partition_manager(fcinfo);
 	return (Datum) 0;
 }
 
-/* idemq._partitions(): parent, leaf, lower, upper, state */
+/* idemq._partitions(): parent, leaf, lower, upper, state, filter */
 Datum
 idemq_partitions(PG_FUNCTION_ARGS)
 {
+	static const char *const filter_names[] = {
+		[FILTER_NONE] = "none",
+		[FILTER_BUILDING] = "building",
+		[FILTER_READY] = "ready",
+	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	LeafSet    *set;
 	TimestampTz trusted;
@@ -270,6 +344,7 @@ idemq_partitions(PG_FUNCTION_ARGS)
 		values[2] = TimestampTzGetDatum(leaf->lower);
 		values[3] = TimestampTzGetDatum(leaf->upper);
 		values[4] = CStringGetTextDatum(state);
+		values[5] = CStringGetTextDatum(filter_names[filter_state(leaf)]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	}
 	return (Datum) 0;

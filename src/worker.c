@@ -47,6 +47,7 @@
 
 #include "catalog.h"
 #include "clock.h"
+#include "filter.h"
 #include "guc.h"
 #include "maintain.h"
 #include "shmem.h"
@@ -60,6 +61,9 @@ PG_FUNCTION_INFO_V1(idemq_announce);
 #define MAX_BACKOFF			32
 
 StaticAssertDecl(MAINTAIN_DUTIES <= SHMEM_DUTIES, "no room for all duties");
+
+/* How long a worker that has more to build stays connected, in us. */
+#define ROUND_LIMIT			(2 * USECS_PER_SEC)
 
 /* A worker that cannot be had is worth a line in the log this often. */
 #define STARVED_REPORT		(60 * USECS_PER_SEC)
@@ -135,7 +139,10 @@ forget_gone(List *databases)
 		gone = !SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dboid));
 		CommitTransactionCommand();
 		if (gone)
+		{
 			shmem_forget_database(dboid);
+			filter_forget_database(dboid);
+		}
 	}
 }
 
@@ -313,7 +320,19 @@ run_duty(DatabaseEntry *entry, MaintainDuty duty)
 	if (entry->retry_at[duty] > clock_monotonic())
 		return;
 	while (run_step(&round, duty))
+	{
 		CHECK_FOR_INTERRUPTS();
+
+		/*
+		 * Building the filter is long.  Somebody may want to drop the
+		 * database: leave it, and come back at once.
+		 */
+		if (clock_monotonic() - entry->round_started > ROUND_LIMIT && duty == DUTY_FILTER)
+		{
+			shmem_wake_launcher();
+			break;
+		}
+	}
 	if (round.nfailed > 0)
 	{
 		strlcpy(entry->error, round.error, SHMEM_ERROR_LEN);
@@ -352,6 +371,8 @@ run_round(DatabaseEntry *entry)
 		in_use = pg_atomic_read_u32(&entry->in_use) == catalog_relation(IDEMQ_PROCESSED);
 	}
 	CommitTransactionCommand();
+	if (!installed)
+		filter_forget_database(MyDatabaseId);
 	if (!installed || !maintain_begin_round(false))
 		return;					/* or somebody called idem_maintain() */
 
@@ -363,6 +384,7 @@ run_round(DatabaseEntry *entry)
 		run_duty(entry, DUTY_MAKE);
 		if (entry->failures[DUTY_CLOCK] == 0)
 			run_duty(entry, DUTY_EXPIRE);
+		run_duty(entry, DUTY_FILTER);
 		entry->round_ended = clock_monotonic();
 	}
 	if (!fails(entry))

@@ -37,6 +37,20 @@ WITH (vacuum_truncate = off);
 COMMENT ON TABLE idemq.processed_permanent IS 'takes claims while there is no other partition';
 
 CREATE UNIQUE INDEX processed_permanent_digest ON idemq.processed_permanent (idemq.digest(scope, key));
+
+/* Rows that come by SQL or logical replication: the filter must hear of them. */
+CREATE FUNCTION idemq._filter_row()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'idemq_filter_row'
+LANGUAGE C;
+COMMENT ON FUNCTION idemq._filter_row() IS 'tells the filter of rows that did not come by a claim';
+REVOKE ALL ON FUNCTION idemq._filter_row() FROM PUBLIC;
+
+CREATE TRIGGER filter_row
+AFTER INSERT OR UPDATE ON idemq.processed
+FOR EACH ROW EXECUTE FUNCTION idemq._filter_row();
+ALTER TABLE idemq.processed ENABLE ALWAYS TRIGGER filter_row;
+
 ALTER TABLE idemq.processed_permanent REPLICA IDENTITY FULL;
 ALTER TABLE ONLY idemq.processed ATTACH PARTITION idemq.processed_permanent
 	FOR VALUES FROM (MINVALUE) TO ('2000-01-01 00:00:00+00');

@@ -9,7 +9,8 @@ COMMENT ON FUNCTION @extschema@.idem_status() IS
 'is all well? one row a check; status is ok, warning or problem';
 
 CREATE FUNCTION idemq._partitions(
-	OUT parent regclass, OUT leaf regclass, OUT lower timestamptz, OUT upper timestamptz, OUT state text)
+	OUT parent regclass, OUT leaf regclass, OUT lower timestamptz, OUT upper timestamptz, OUT state text,
+	OUT filter text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'idemq_partitions'
 LANGUAGE C STABLE PARALLEL RESTRICTED;
@@ -19,7 +20,7 @@ CREATE VIEW idemq.partitions AS
 SELECT p.parent, p.leaf, p.lower, p.upper, p.state,
 	greatest(c.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(p.leaf), 0) AS rows_estimated,
 	pg_catalog.pg_total_relation_size(p.leaf) AS bytes,
-	'none'::text AS filter
+	p.filter
 FROM idemq._partitions() AS p
 JOIN pg_catalog.pg_class AS c ON c.oid = p.leaf;
 COMMENT ON VIEW idemq.partitions IS
@@ -31,7 +32,7 @@ COMMENT ON COLUMN idemq.partitions.upper IS 'its upper bound, not included';
 COMMENT ON COLUMN idemq.partitions.state IS 'permanent; current: takes the claims; ahead: its time is to come; closed: its time is over; expired: to be dropped if it holds no newer claim';
 COMMENT ON COLUMN idemq.partitions.rows_estimated IS 'rows, by the statistics';
 COMMENT ON COLUMN idemq.partitions.bytes IS 'size with indexes';
-COMMENT ON COLUMN idemq.partitions.filter IS 'none: it is looked into at each claim';
+COMMENT ON COLUMN idemq.partitions.filter IS 'ready; building; none: it is looked into at each claim';
 
 CREATE FUNCTION idemq._stats(
 	OUT scope text, OUT claims bigint, OUT duplicates bigint, OUT busy bigint,

@@ -35,7 +35,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION idemq._grants_changed();
 ALTER TABLE idemq.grants ENABLE ALWAYS TRIGGER grants_changed;
 
 /* What a capability consists of: kind is FUNCTION, PROCEDURE, TABLE (to read) or SCHEMA. */
-CREATE FUNCTION idemq._capability_objects(capability text, OUT kind text, OUT name text)
+CREATE FUNCTION idemq._capability_objects(capability text, OUT privilege text, OUT kind text, OUT name text)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -60,7 +60,9 @@ AS $$
 		('{monitor,admin}', 'FUNCTION', 'idemq._stats()'),
 		('{monitor,admin}', 'TABLE', 'idemq.partitions'),
 		('{monitor,admin}', 'TABLE', 'idemq.stats'))
-	SELECT o.kind, o.name FROM objects AS o WHERE $1 = ANY (o.capabilities)
+	SELECT CASE o.kind WHEN 'TABLE' THEN 'SELECT' WHEN 'SCHEMA' THEN 'USAGE' ELSE 'EXECUTE' END,
+		o.kind, o.name
+	FROM objects AS o WHERE $1 = ANY (o.capabilities)
 $$;
 COMMENT ON FUNCTION idemq._capability_objects(text) IS 'the objects that a capability is made of';
 REVOKE ALL ON FUNCTION idemq._capability_objects(text) FROM PUBLIC;
@@ -136,11 +138,9 @@ BEGIN
 		RAISE NOTICE 'role "%" has the capability "%" already', role_name, capability;
 	END IF;
 
-	FOR item IN SELECT o.kind, o.name FROM idemq._capability_objects(_grant.capability) AS o
+	FOR item IN SELECT o.* FROM idemq._capability_objects(_grant.capability) AS o
 	LOOP
-		EXECUTE format('GRANT %s ON %s %s TO %I',
-			CASE item.kind WHEN 'TABLE' THEN 'SELECT' WHEN 'SCHEMA' THEN 'USAGE' ELSE 'EXECUTE' END,
-			item.kind, item.name, role_name);
+		EXECUTE format('GRANT %s ON %s %s TO %I', item.privilege, item.kind, item.name, role_name);
 	END LOOP;
 END
 $$;
@@ -177,14 +177,12 @@ BEGIN
 
 	/* take away what no capability that is left consists of */
 	FOR item IN
-		SELECT o.kind, o.name FROM idemq._capability_objects(_revoke.capability) AS o
+		SELECT o.* FROM idemq._capability_objects(_revoke.capability) AS o
 		WHERE NOT EXISTS (
 			SELECT FROM idemq.grants AS g, idemq._capability_objects(g.capability) AS other
 			WHERE g.role = role_name AND other.kind = o.kind AND other.name = o.name)
 	LOOP
-		EXECUTE format('REVOKE %s ON %s %s FROM %I',
-			CASE item.kind WHEN 'TABLE' THEN 'SELECT' WHEN 'SCHEMA' THEN 'USAGE' ELSE 'EXECUTE' END,
-			item.kind, item.name, role_name);
+		EXECUTE format('REVOKE %s ON %s %s FROM %I', item.privilege, item.kind, item.name, role_name);
 	END LOOP;
 END
 $$;

@@ -74,7 +74,7 @@ FROM wanted WHERE relation = 'processed' ORDER BY position;
 SELECT is(pg_get_partkeydef('idemq.processed'::regclass), 'RANGE (leaf)', 'idemq.processed is partitioned by range of leaf');
 SELECT is_empty('SELECT indexrelid::regclass FROM pg_index WHERE indrelid = ''idemq.processed''::regclass', 'idemq.processed has no index');
 SELECT is_empty('SELECT conname FROM pg_constraint WHERE conrelid = ''idemq.processed''::regclass AND contype <> ''n''', 'idemq.processed has no constraint');
-SELECT is_empty('SELECT tgname FROM pg_trigger WHERE tgrelid = ''idemq.processed''::regclass', 'idemq.processed has no trigger');
+SELECT is((SELECT array_agg(tgname = 'filter_row' AND tgenabled = 'A') FROM pg_trigger WHERE tgrelid = 'idemq.processed'::regclass), '{t}'::boolean[], 'idemq.processed has the filter''s trigger, which always fires');
 SELECT is(pg_get_expr(relpartbound, oid), 'FOR VALUES FROM (MINVALUE) TO (''2000-01-01 00:00:00+00'')', 'bounds of the permanent partition')
 FROM pg_class WHERE oid = 'idemq.processed_permanent'::regclass;
 
@@ -94,7 +94,7 @@ SELECT results_eq(
 	format($$ SELECT 'CREATE UNIQUE INDEX %I ON %s USING btree (idemq.digest(scope, key))' COLLATE "C" $$, relname || '_digest', name),
 	name || ' has the unique index on the digest, and no other')
 FROM leaf ORDER BY name;
-SELECT is_empty(format('SELECT tgname FROM pg_trigger WHERE tgrelid = %L::regclass', name), name || ' has no trigger') FROM leaf ORDER BY name;
+SELECT is((SELECT array_agg(tgname = 'filter_row' AND tgenabled = 'A') FROM pg_trigger WHERE tgrelid = name::regclass), '{t}'::boolean[], name || ' has the filter''s trigger, which always fires') FROM leaf ORDER BY name;
 SELECT is_empty(format('SELECT conname FROM pg_constraint WHERE conrelid = %L::regclass AND contype <> ''n''', name), name || ' has no constraint') FROM leaf ORDER BY name;
 SELECT matches(relname::text, '^processed_(permanent|p\d{8}(_\d{6})?)$', name || ' is named like pg_partman would') FROM leaf ORDER BY name;
 

@@ -32,7 +32,7 @@ SELECT current_setting('idemq.retention') AS retention, current_setting('idemq.p
 LOAD 'idemq';
 
 SELECT name, boot_val, unit, vartype, context, min_val, max_val, enumvals
-FROM pg_settings WHERE name LIKE 'idemq.%' AND name NOT LIKE 'idemq.test\_%' ORDER BY name COLLATE "C";
+FROM pg_settings WHERE name LIKE 'idemq.%' AND name NOT LIKE 'idemq.test\_%' AND name <> 'idemq.filter_memory' ORDER BY name COLLATE "C";
 -- each says what it is
 SELECT name FROM pg_settings WHERE name LIKE 'idemq.%' AND short_desc IS NULL;
 

@@ -45,7 +45,7 @@ sub hammer_node
 	my %all = (
 		'shared_preload_libraries' => "'idemq'",
 		'max_connections' => 40,
-		'max_prepared_transactions' => 100,
+		'max_prepared_transactions' => 400,
 		# the launcher, and one worker
 		'max_worker_processes' => 2,
 		'max_logical_replication_workers' => 0,
