@@ -51,6 +51,7 @@
 #include "guc.h"
 #include "maintain.h"
 #include "shmem.h"
+#include "testpoint.h"
 
 PG_FUNCTION_INFO_V1(idemq_announce);
 
@@ -199,9 +200,10 @@ visit_database(Oid dboid)
 static void
 visit_databases(MemoryContext context)
 {
-	List	   *databases = list_databases(context);
+	List	   *databases;
 	ListCell   *cell;
 
+	databases = list_databases(context);
 	forget_gone(databases);
 	MemoryContextSwitchTo(context);
 	foreach(cell, databases)
@@ -210,6 +212,8 @@ visit_databases(MemoryContext context)
 
 		CHECK_FOR_INTERRUPTS();
 		shmem_state->launcher_beat = clock_monotonic();
+		if (TEST_WITHOUT("worker"))
+			continue;
 		if (entry->state == DATABASE_UNKNOWN ||
 			(entry->state == DATABASE_WITH && pg_atomic_read_u32(&entry->in_use) != InvalidOid))
 			visit_database(lfirst_oid(cell));
