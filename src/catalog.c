@@ -67,6 +67,9 @@ static MemoryContext leaf_set_context = NULL;
 /* the leaf that is being read, and not in the set yet */
 static Oid	leaf_being_read = InvalidOid;
 
+/* this database's entry in the cache of pg_database */
+static uint32 database_hash = 0;
+
 /* what catalog_lock() could not get */
 static Oid	missed_lock = InvalidOid;
 static LOCKMODE missed_lock_mode = NoLock;
@@ -87,6 +90,17 @@ forget_leaves(Datum arg, Oid relid)
 			ours = leaf->indexes[j].oid == relid;
 	}
 	if (ours)
+	{
+		leaf_set_valid = false;
+		leaf_set_stale = true;
+	}
+}
+
+/* Drop the set if it has to do with this pg_database row: it is in the versions. */
+static void
+forget_database(Datum arg, int cacheid, uint32 hash)
+{
+	if (hash == 0 || hash == database_hash)
 	{
 		leaf_set_valid = false;
 		leaf_set_stale = true;
@@ -130,9 +144,11 @@ bound_value(List *datums)
 static TransactionId
 database_version(void)
 {
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	HeapTuple	tuple;
 	TransactionId xmin;
 
+	database_hash = GetSysCacheHashValue1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for database %u", MyDatabaseId);
 	xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
@@ -666,4 +682,5 @@ void
 catalog_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_leaves, (Datum) 0);
+	CacheRegisterSyscacheCallback(DATABASEOID, forget_database, (Datum) 0);
 }

@@ -64,6 +64,7 @@
 #include "filter.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type_d.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
@@ -320,6 +321,22 @@ filter_add(LeafSet *set, Oid leaf, const IdemDigest *digest)
 	} while (map.epoch != pg_atomic_read_u64(&filter_shared->epoch));
 }
 
+/* A text column of a row; NULL if it is null, as when somebody has dropped NOT NULL. */
+static text *
+text_of(HeapTuple tuple, TupleDesc desc, AttrNumber att)
+{
+	Datum		datum;
+	bool		isnull;
+
+	if (att == InvalidAttrNumber || TupleDescAttr(desc, att - 1)->atttypid != TEXTOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("columns \"scope\" and \"key\" of a partition of \"%s.%s\" must be of type text",
+						IDEMQ_SCHEMA, IDEMQ_PROCESSED)));
+	datum = heap_getattr(tuple, att, desc, &isnull);
+	return isnull ? NULL : DatumGetTextPP(datum);
+}
+
 /* idemq._filter_row(): AFTER INSERT OR UPDATE trigger of every leaf. */
 Datum
 idemq_filter_row(PG_FUNCTION_ARGS)
@@ -331,7 +348,6 @@ idemq_filter_row(PG_FUNCTION_ARGS)
 	text	   *scope;
 	text	   *key;
 	IdemDigest	digest;
-	bool		isnull;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(data->tg_event))
@@ -344,8 +360,10 @@ idemq_filter_row(PG_FUNCTION_ARGS)
 	tuple = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
 	relid = RelationGetRelid(data->tg_relation);
 	desc = RelationGetDescr(data->tg_relation);
-	scope = DatumGetTextPP(heap_getattr(tuple, get_attnum(relid, "scope"), desc, &isnull));
-	key = DatumGetTextPP(heap_getattr(tuple, get_attnum(relid, "key"), desc, &isnull));
+	scope = text_of(tuple, desc, get_attnum(relid, "scope"));
+	key = text_of(tuple, desc, get_attnum(relid, "key"));
+	if (scope == NULL || key == NULL)
+		return PointerGetDatum(NULL);	/* nobody can claim that */
 	digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
 				   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &digest);
 	filter_add(catalog_leaves(), relid, &digest);

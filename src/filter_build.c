@@ -255,9 +255,12 @@ add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy stra
 		ItemId		item = PageGetItemId(page, at);
 		HeapTupleData tuple;
 		IdemDigest	digest;
+		Datum		scope_datum;
+		Datum		key_datum;
 		text	   *scope;
 		text	   *key;
-		bool		isnull;
+		bool		scope_isnull;
+		bool		key_isnull;
 
 		if (!ItemIdIsNormal(item))
 			continue;
@@ -268,8 +271,12 @@ add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy stra
 		/* dead to all for ever: of no interest, and its TOAST may be gone */
 		if (HeapTupleSatisfiesVacuum(&tuple, oldest, buffer) == HEAPTUPLE_DEAD)
 			continue;
-		scope = DatumGetTextPP(heap_getattr(&tuple, leaf->att_scope, desc, &isnull));
-		key = DatumGetTextPP(heap_getattr(&tuple, leaf->att_key, desc, &isnull));
+		scope_datum = heap_getattr(&tuple, leaf->att_scope, desc, &scope_isnull);
+		key_datum = heap_getattr(&tuple, leaf->att_key, desc, &key_isnull);
+		if (scope_isnull || key_isnull)
+			continue;			/* somebody has dropped NOT NULL */
+		scope = DatumGetTextPP(scope_datum);
+		key = DatumGetTextPP(key_datum);
 		digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
 					   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &digest);
 		set_bits(lane, &digest, words, nblocks);

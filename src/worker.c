@@ -298,6 +298,7 @@ run_step(ExpireRound *round, MaintainDuty duty)
 	{
 		ErrorData  *error;
 
+		more = false;			/* the commit may have failed */
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();

@@ -3,6 +3,7 @@
 \set origin :DBNAME
 CREATE DATABASE regress_idemq_filter TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C';
 ALTER DATABASE regress_idemq_filter SET lc_messages = 'C';
+ALTER DATABASE regress_idemq_filter SET idemq.expiry = off;
 \c regress_idemq_filter
 CREATE EXTENSION idemq;
 
@@ -113,6 +114,15 @@ SELECT count(*) FILTER (WHERE idem_claim('new ' || i)) FROM generate_series(1, 1
 SELECT looks() - :before < 50 AS few_looks;
 
 SELECT status FROM idem_status() WHERE check_name = 'filter';
+
+-- somebody drops NOT NULL: a row that nobody can claim harms nobody
+ALTER TABLE idemq.processed ALTER COLUMN key DROP NOT NULL;
+INSERT INTO idemq.processed VALUES ('', NULL, now(), '-infinity');
+ALTER TABLE idemq.processed_permanent DISABLE TRIGGER filter_row;
+ALTER TABLE idemq.processed_permanent ENABLE ALWAYS TRIGGER filter_row;
+:maintain;
+SELECT filters();
+SELECT idem_claim('beside it'), idem_claim('by claim');
 
 \c :origin
 DROP DATABASE regress_idemq_filter WITH (FORCE);
