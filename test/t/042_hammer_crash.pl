@@ -53,7 +53,16 @@ foreach my $crash (1 .. $crashes)
 		$node->stop('immediate');
 		$node->start;
 	}
-	$effects = $node->safe_psql($db, 'SELECT count(*) FROM effect');
+	# it may have answered once more before it noticed, and go down now
+	my $ret = 1;
+	foreach my $attempt (1 .. 600)
+	{
+		($ret, $effects) = $node->psql($db, 'SELECT count(*) FROM effect');
+		last if $ret == 0;
+		# sleep: between two attempts
+		usleep(100_000);
+	}
+	is($ret, 0, "crash $crash: the server answers");
 }
 my $count = hammer_finish($run);
 
