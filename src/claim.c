@@ -11,7 +11,8 @@
  * than the one that is being written, and a check of the others before the
  * insertion races with everybody else who does the same.  So:
  *
- *	1. Look into every leaf.  A committed row is final: duplicate.  A row whose
+ *	1. Look into every leaf that the filter does not rule out (filter.c); without
+ *	   a filter, into all.  A committed row is final: duplicate.  A row whose
  *	   inserter or deleter is in progress: wait for that transaction, start over.
  *	2. Take the key lock, a heavyweight lock on (half of) the digest.
  *	3. Accept invalidation messages, so that the list of leaves is new, and look

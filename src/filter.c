@@ -89,7 +89,6 @@ typedef struct FilterMap
 	uint64		nblocks;
 	uint64		ready[MAX_WORDS];
 	Leaf	   *leaf_of[MAX_LANES];
-	int			nleaves;
 	int			room;
 	int		   *lane_of;		/* by number in the set; -1: none */
 	int			nuncovered;

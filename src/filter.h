@@ -30,9 +30,7 @@ typedef struct FilterInfo
 	Size		bytes;			/* 0: there is no filter */
 	int			lanes;			/* leaves that it could cover at the present
 								 * layout */
-	int			lanes_used;		/* in all databases */
 	uint64		rows;			/* bits in a lane */
-	int			covered;		/* ready leaves of this database */
 	double		false_looks;	/* to be expected for a new key, in ready
 								 * leaves */
 	double		fullest;		/* keys in the fullest ready lane, estimated */

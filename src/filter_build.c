@@ -193,7 +193,6 @@ reserve_lane(const Leaf *leaf, int nleaves, uint64 *generation)
 		entry->state = FILTER_BUILDING;
 		entry->next_block = 0;
 		entry->nblocks = InvalidBlockNumber;
-		entry->keys = 0;
 		*generation = ++entry->generation;
 	}
 	LWLockRelease(filter_shared->lock);
@@ -239,14 +238,13 @@ clear_lane(int lane, uint64 generation)
 }
 
 /* Set the bits of every row in a block, whatever became of its inserter. */
-static int
+static void
 add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy strategy,
 		  TransactionId oldest, int lane, int words, uint64 nblocks)
 {
 	Buffer		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
 	TupleDesc	desc = RelationGetDescr(rel);
 	Page		page;
-	int			keys = 0;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buffer);
@@ -280,10 +278,8 @@ add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy stra
 		digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
 					   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &digest);
 		set_bits(lane, &digest, words, nblocks);
-		keys++;
 	}
 	UnlockReleaseBuffer(buffer);
-	return keys;
 }
 
 /*
@@ -302,7 +298,6 @@ build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 	BlockNumber nblocks;
 	BlockNumber now_nblocks = RelationGetNumberOfBlocks(rel);
 	TransactionId oldest = GetOldestNonRemovableTransactionId(rel);
-	uint64		keys = 0;
 	int			words;
 
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
@@ -322,8 +317,8 @@ build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 	for (; block < nblocks && clock_monotonic() < deadline; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		keys += add_block(leaf, rel, block, strategy, oldest, lane, words,
-						  filter_shared->memory_words / (BLOCK_ROWS * words));
+		add_block(leaf, rel, block, strategy, oldest, lane, words,
+				  filter_shared->memory_words / (BLOCK_ROWS * words));
 	}
 	FreeAccessStrategy(strategy);
 	TEST_POINT("filter-built");
@@ -332,7 +327,6 @@ build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 	if (entry->generation == generation)
 	{
 		entry->next_block = block;
-		entry->keys += keys;
 		if (block >= nblocks && !TEST_WITHOUT("filter_ready"))
 		{
 			advance_epoch();

@@ -104,11 +104,9 @@ filter_info(FilterInfo *info)
 		double		fill;
 		double		maybe;
 
-		info->lanes_used += OidIsValid(entry->dboid);
 		if (entry->dboid != MyDatabaseId || entry->state != FILTER_READY)
 			continue;
 		fill = Min(lane_fill(lane, filter_shared->words, &maybe), 0.999);
-		info->covered++;
 		info->false_looks += maybe;
 		info->fullest = Max(info->fullest, -(double) info->rows * log(1 - fill) / KEY_ROWS);
 	}

@@ -35,7 +35,6 @@ typedef struct Lane
 	TimestampTz lower;			/* of the leaf */
 	BlockNumber next_block;		/* the builder's progress */
 	BlockNumber nblocks;		/* what it has to read */
-	uint64		keys;			/* rows that it has read */
 } Lane;
 
 typedef struct FilterShared
