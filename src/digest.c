@@ -35,6 +35,27 @@
  * ASCII is its own UTF-8 form in every server encoding: none of them uses
  * bytes below 128 for anything else.
  *
+ * The first bits of the hash are then replaced, most significant bit first:
+ *
+ *	key begins with its time	1 and 31 bits: the lowest of that time, which is
+ *								in milliseconds since 1970
+ *	any other key				0
+ *
+ * A key begins with its time if it is, to the letter, a UUID of version 7 (36
+ * characters, hex digits of either case) or a ULID (26 digits of Crockford's
+ * base 32 of either case, so no I, L, O and U, the first not above 7).  Such keys
+ * come more or less in the order of their times, and then so do their digests:
+ * the index grows at its right end, in pages that are in the cache and in the
+ * log already, instead of anywhere.  The leading 1 keeps all other keys from
+ * that end.  After 24.8 days the 31 bits start over; a leaf that is being written
+ * then goes on in the middle of its index, where pages stay half empty.
+ *
+ * Keys whose 31 bits differ have different digests, and among all others 96 bits
+ * tell (127 where there is no time).  To have another's message refused, a client
+ * must find a key with the same 31 bits whose hash agrees: 2^96 trials.  Two
+ * keys of his own that agree take him 2^48 trials, and give him what he has by
+ * sending the same key twice.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -56,6 +77,93 @@ StaticAssertDecl(sizeof(IdemDigest) == UUID_LEN, "a digest is a uuid");
 
 static const uint8_t personal_utf8[BLAKE2B_PERSONAL] = "idemq digest 1";
 static const uint8_t personal_raw[BLAKE2B_PERSONAL] = "idemq raw 1";
+
+#define TIME_MARK	0x80000000	/* the digest begins with a time */
+
+/*
+ * The digits of Crockford's base 32, by their ASCII codes; -1 is none.  Those
+ * below 16 are the hexadecimal ones.
+ */
+static const int8 digit_values[128] = {
+	-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+	-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+	-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+	0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1,
+	-1, 10, 11, 12, 13, 14, 15, 16, 17, -1, 18, 19, -1, 20, 21, -1,
+	22, 23, 24, 25, 26, -1, 27, 28, 29, 30, 31, -1, -1, -1, -1, -1,
+	-1, 10, 11, 12, 13, 14, 15, 16, 17, -1, 18, 19, -1, 20, 21, -1,
+	22, 23, 24, 25, 26, -1, 27, 28, 29, 30, 31, -1, -1, -1, -1, -1,
+};
+
+/* Reads count digits of so many bits each; false if there is another character. */
+static inline bool
+read_digits(const char *s, int count, int bits, uint64 *value)
+{
+	*value = 0;
+	for (int i = 0; i < count; i++)
+	{
+		int			digit = IS_HIGHBIT_SET(s[i]) ? -1 : digit_values[(int) s[i]];
+
+		if (digit < 0 || digit >> bits != 0)
+			return false;
+		*value = *value << bits | (uint64) digit;
+	}
+	return true;
+}
+
+/* Gives the time in milliseconds that a UUID of version 7 begins with. */
+static bool
+uuid7_time(const char *key, uint64 *time)
+{
+	uint64		high;
+	uint64		low;
+	uint64		version;
+	uint64		variant;
+	uint64		rest;
+
+	/* what most other UUIDs fail at comes first */
+	if (key[14] != '7' ||
+		key[8] != '-' || key[13] != '-' || key[18] != '-' || key[23] != '-' ||
+		!read_digits(key, 8, 4, &high) ||
+		!read_digits(key + 9, 4, 4, &low) ||
+		!read_digits(key + 14, 4, 4, &version) ||
+		!read_digits(key + 19, 4, 4, &variant) || variant >> 14 != 2 ||
+		!read_digits(key + 24, 12, 4, &rest))
+		return false;
+	*time = high << 16 | low;
+	return true;
+}
+
+/* Gives the time in milliseconds that a ULID begins with. */
+static bool
+ulid_time(const char *key, uint64 *time)
+{
+	uint64		rest;
+
+	return read_digits(key, 10, 5, time) && *time >> 48 == 0 &&
+		read_digits(key + 10, 16, 5, &rest);
+}
+
+/* Replaces the first bits of a hash; see the head of this file. */
+static void
+put_time(const char *key, int len, uint8 *bytes)
+{
+	uint64		time;
+	uint32		word;
+
+	if (!((len == 36 && uuid7_time(key, &time)) ||
+		  (len == 26 && ulid_time(key, &time))))
+	{
+		bytes[0] &= 0x7f;
+		return;
+	}
+
+	word = (uint32) time | TIME_MARK;
+	bytes[0] = (uint8) (word >> 24);
+	bytes[1] = (uint8) (word >> 16);
+	bytes[2] = (uint8) (word >> 8);
+	bytes[3] = (uint8) word;
+}
 
 /* Tells whether all bytes are below 128. */
 static bool
@@ -213,6 +321,7 @@ digest_compute(const char *scope, int scope_len, const char *key, int key_len,
 		add_pair(&state, scope, scope_len, key, key_len);
 	}
 	blake2b_final(&state, out->bytes);
+	put_time(key, key_len, out->bytes);
 
 	if (scope8 != NULL && scope8 != scope)
 		pfree(unconstify(char *, scope8));

@@ -23,7 +23,10 @@ digest_cmp(const IdemDigest *a, const IdemDigest *b)
 	return memcmp(a->bytes, b->bytes, sizeof(a->bytes));
 }
 
-/* Half 0 or 1 of a digest, for lock tags and hash tables of this machine. */
+/*
+ * Half 0 or 1 of a digest, for hash tables of this machine.  Half 0 may begin
+ * with a time; half 1 is hash, whatever the key.
+ */
 static inline uint64
 digest_half(const IdemDigest *digest, int half)
 {
@@ -31,6 +34,13 @@ digest_half(const IdemDigest *digest, int half)
 
 	memcpy(&word, digest->bytes + half * sizeof(word), sizeof(word));
 	return word;
+}
+
+/* What to lock for a digest: equally spread, whatever the keys. */
+static inline uint64
+digest_lock_bits(const IdemDigest *digest)
+{
+	return digest_half(digest, 1);
 }
 
 extern void digest_compute(const char *scope, int scope_len,

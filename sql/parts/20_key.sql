@@ -14,7 +14,7 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION idemq.digest(text, text) FROM PUBLIC;
 
 COMMENT ON FUNCTION idemq.digest(text, text) IS
-'128 bits of a cryptographic hash that stand for a key within a scope; texts of any length, told apart byte by byte';
+'128 bits that stand for a key within a scope: a cryptographic hash, which begins with the time of a key that is a UUID of version 7 or a ULID; texts of any length, told apart byte by byte';
 
 CREATE FUNCTION @extschema@.idem_key(VARIADIC parts text[])
 RETURNS text

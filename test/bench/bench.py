@@ -24,7 +24,10 @@ def arguments():
     parser.add_argument("--scale", type=int, default=None)
     parser.add_argument("--filter-memory")
     parser.add_argument("--out", default="idemq-bench")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.scale is None:
+        args.scale = 10 if args.full else 0
+    return args
 
 
 def cpu():

@@ -13,10 +13,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # A key, 36 characters: the same for everybody who asks for the same number.
 RANDOM_KEY = "md5('{kind}-' || n)::uuid::text"
+
+# A UUID of version 7, as clients make them: a time, in order, and the rest at
+# random, so that keys of one millisecond are in no order.
 ORDERED_KEY = (
-    "overlay(overlay(lpad(to_hex(1764547200000 + n / 10), 12, '0') || substr(md5('v7-' || n), 13)"
+    "overlay(overlay(lpad(to_hex(1764547200000 + {ms}), 12, '0') || substr(md5('v7-' || n), 13)"
     " PLACING '7' FROM 13) PLACING '8' FROM 17)::uuid::text"
 )
+# ten in each millisecond
+DENSE_KEY = ORDERED_KEY.format(ms="n / 10")
+# one in each millisecond, and each comes up to a second late
+LATE_KEY = ORDERED_KEY.format(ms="n + ('x' || left(md5('late-' || n), 6))::bit(24)::int % 1000")
 
 
 def memory_mb():

@@ -7,8 +7,8 @@ import subprocess
 import time
 
 from cluster import RANDOM_KEY, WORK, Cluster, Partitions, say
-from workloads import (IDEMQ, PLAIN, PLAIN_C, PLAIN_EMPTY, TABLES, WARM_CLAIM, Fresh, Many, Row, claim_all,
-                       insert_all, pgbench, timed)
+from workloads import (IDEMQ, PLAIN, PLAIN_C, PLAIN_EMPTY, TABLES, WARM_CLAIM, Fresh, Many, OrderedLate, Row,
+                       claim_all, insert_all, pgbench, timed)
 
 
 class Others(Row):
@@ -334,6 +334,6 @@ class Scale(Row):
         c.checkpoint()
 
 
-ROWS = [Others, TenPercent, Many10, Many100, Behind]
+ROWS = [Others, OrderedLate, TenPercent, Many10, Many100, Behind]
 ROWS += [clients_row(clients, commit) for commit in ("on", "off") for clients in (1, 4, 16)]
 ROWS += [OneClient]

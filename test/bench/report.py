@@ -29,6 +29,12 @@ def cpu_of(values):
     return found if found and None not in found else None
 
 
+def wal_of(values):
+    """Bytes of WAL, if they were counted."""
+    found = [getattr(v, "wal", None) for v in values]
+    return found if found and None not in found else None
+
+
 def compared(row):
     """Each comparison: side, other, what is to be at most the bound (by rounds), bound."""
     for side, other, bound in row.compare:
@@ -57,7 +63,8 @@ def table(about, rows):
             % (about["cpu"], about["memory"], about["locale"], about["rounds"]),
             ", ".join("%s = %s" % item for item in about["settings"].items()), "",
             "Each side: min – median – max.  A ratio is of the two sides in the same round.  CPU: the same by the",
-            "processor time of the backend alone, which says more where the machine has other work, too.", ""]
+            "processor time of the backend alone, which says more where the machine has other work, too.  WAL: bytes",
+            "per key.", ""]
     missed = 0
     for row in rows:
         sides = [s for s in row.sides() if row.samples[s]]
@@ -68,9 +75,10 @@ def table(about, rows):
         if row.note:
             out.append("  " + row.note)
         for side in sides:
-            cpu = cpu_of(row.samples[side])
+            cpu, wal = cpu_of(row.samples[side]), wal_of(row.samples[side])
+            also = (["CPU " + span(cpu)] if cpu else []) + (["WAL %.0f" % median(wal)] if wal else [])
             out.append("  %-*s  %s %s%s" % (max(width, 44), side, span(row.samples[side]), row.unit,
-                                            "   (CPU %s)" % span(cpu) if cpu else ""))
+                                            "   (%s)" % "; ".join(also) if also else ""))
         for side, other, values, bound in compared(row):
             what = side if other is None else "%s / %s" % (side, other)
             said = verdict(about, values, bound)
@@ -92,7 +100,7 @@ def as_json(about, rows):
         result["rows"].append({
             "name": row.name, "title": row.title, "unit": row.unit, "note": row.note,
             "sides": {side: {"rounds": v, "min": min(v), "median": median(v), "max": max(v),
-                             "cpu": cpu_of(v)}
+                             "cpu": cpu_of(v), "wal": wal_of(v)}
                       for side, v in row.samples.items() if v},
             "compared": [{"side": side, "with": other, "rounds": values, "min": min(values),
                           "median": median(values), "max": max(values), "bound": bound,

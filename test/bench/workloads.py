@@ -5,7 +5,7 @@ import re
 import subprocess
 import time
 
-from cluster import (ORDERED_KEY, PGBIN, RANDOM_KEY, WORK, Cluster, Partitions, make_keys, say)
+from cluster import (DENSE_KEY, LATE_KEY, PGBIN, RANDOM_KEY, WORK, Cluster, Partitions, make_keys, say)
 
 
 class Sizes:
@@ -13,6 +13,7 @@ class Sizes:
 
     def __init__(self, quick, full):
         self.quick = quick
+        self.full = full
         self.fresh = 20000 if quick else 1000000
         self.per_day = 2000 if quick else 100000
         self.half = 10000 if quick else 500000      # keys in a partition, for false probes
@@ -26,9 +27,10 @@ class Sizes:
 
 
 class Sample(float):
-    """Microseconds per key, and how many of them the backend had a processor."""
+    """Microseconds per key, how many of them the backend had a processor, and bytes of WAL per key."""
 
     cpu = None
+    wal = None
 
 
 def cpu_time(pid):
@@ -51,14 +53,18 @@ def timed(cluster, db, sql, expected, warm=None):
     if warm:
         cur.execute(warm)
     pid = conn.get_backend_pid()
+    cur.execute("SELECT pg_current_wal_insert_lsn()")
+    lsn = cur.fetchone()[0]
     cpu = cpu_time(pid)
     start = time.perf_counter()
     cur.execute(sql)
     spent = time.perf_counter() - start
-    got = cur.fetchone()[0] if cur.description else cur.rowcount
     sample = Sample(spent * 1e6 / n)
     if cpu is not None:
         sample.cpu = (cpu_time(pid) - cpu) / 1e3 / n
+    got = cur.fetchone()[0] if cur.description else cur.rowcount
+    cur.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)", (lsn,))
+    sample.wal = float(cur.fetchone()[0]) / n
     conn.close()
     if got != expected:
         raise SystemExit("%s: got %s, not %s, from %s" % (db, got, expected, sql))
@@ -104,7 +110,9 @@ class Setup:
 
     def keys(self, cluster, db):
         make_keys(cluster, db, "fresh", RANDOM_KEY.format(kind="fresh"), self.sizes.fresh)
-        make_keys(cluster, db, "ordered", ORDERED_KEY, self.sizes.fresh)
+        make_keys(cluster, db, "ordered", DENSE_KEY, self.sizes.fresh)
+        if self.sizes.full:
+            make_keys(cluster, db, "late", LATE_KEY, self.sizes.fresh)
         make_keys(cluster, db, "old", RANDOM_KEY.format(kind=30), min(self.sizes.per_day, self.sizes.duplicates))
 
     def batches(self, cluster, db, size):
@@ -115,13 +123,13 @@ class Setup:
                     "VACUUM ANALYZE batches")
 
     def want_today(self, name, what):
-        """Today's partition "empty", or with all "fresh" keys in it."""
+        """Today's partition "empty", or with all keys of a table in it: "fresh" or "ordered"."""
         p = self.partitions[name]
         if self.today[name] == what:
             return
         p.empty_today()
-        if what == "fresh":
-            p.cluster.run(p.db, "SELECT count(*) FROM fresh WHERE idem_claim(k)")
+        if what != "empty":
+            p.cluster.run(p.db, "SELECT count(*) FROM %s WHERE idem_claim(k)" % what)
         self.today[name] = what
 
     # -- the rivals
@@ -165,8 +173,8 @@ class Setup:
         self.empties()
         if self.empty.get(table) != what:
             self.main().run("empties", "TRUNCATE " + table)
-            if what == "fresh":
-                self.main().run("empties", "INSERT INTO %s (key) SELECT k FROM fresh" % table)
+            if what != "empty":
+                self.main().run("empties", "INSERT INTO %s (key) SELECT k FROM %s" % (table, what))
         self.empty[table] = what
 
     def close(self, name):
@@ -255,6 +263,10 @@ def claim_all(cluster, keys, n, expected=None, where=""):
                  (n if expected is None else expected, n), WARM_CLAIM)
 
 
+def floor_all(cluster, keys, n):
+    return timed(cluster, "idemq", "SELECT count(*) FILTER (WHERE bench_floor(k)) FROM " + keys, n)
+
+
 def insert_all(cluster, side, keys, n, expected=None, where=""):
     db, table = TABLES[side]
     return timed(cluster, db, "INSERT INTO %s (key) SELECT k FROM %s%s ON CONFLICT DO NOTHING"
@@ -292,7 +304,7 @@ class Fresh(Row):
             self.setup.today["main"] = "fresh"
             return claim_all(c, "fresh", n)
         if side == FLOOR:
-            return timed(c, "idemq", "SELECT count(*) FILTER (WHERE bench_floor(k)) FROM fresh", n)
+            return floor_all(c, "fresh", n)
         if side == PLAIN_EMPTY:
             self.setup.empty["plain"] = "fresh"
         else:
@@ -304,28 +316,43 @@ class Bytes(Row):
     name = "bytes"
     title = "heap and index after a million keys of 36 characters"
     unit = "bytes/key"
+    keys = "fresh"
+    heap, index = "idemq, heap", "idemq, index"
+    plain_heap, plain_index = PLAIN_EMPTY + ", heap", PLAIN_EMPTY + ", index"
     compare = ((IDEMQ, None, 125), (IDEMQ, PLAIN_EMPTY, None))
+    note = "The filter apart: see the row bits."
     once = True
 
     def sides(self):
-        return IDEMQ, PLAIN_EMPTY
+        return IDEMQ, self.heap, self.index, PLAIN_EMPTY, self.plain_heap, self.plain_index
 
     def begin(self):
         self.setup.days(30)
 
     def prepare(self, side):
-        if side == IDEMQ:
-            self.setup.want_today("main", "fresh")
+        if side in (IDEMQ, self.heap, self.index):
+            self.setup.want_today("main", self.keys)
         else:
-            self.setup.want_empty("plain", "fresh")
+            self.setup.want_empty("plain", self.keys)
 
     def measure(self, side):
-        c = self.setup.main()
-        if side == IDEMQ:
-            table = self.setup.days(30).today()
-            return float(c.run("idemq", "SELECT pg_total_relation_size('%s') / count(*)::float FROM ONLY %s"
-                               % (table, table)))
-        return float(c.run("empties", "SELECT pg_total_relation_size('plain') / count(*)::float FROM plain"))
+        if side in (IDEMQ, self.heap, self.index):
+            db, table = "idemq", self.setup.days(30).today()
+        else:
+            db, table = "empties", "plain"
+        total = "pg_total_relation_size('%s')" % table
+        index = "pg_indexes_size('%s')" % table
+        size = {self.heap: total + " - " + index, self.plain_heap: total + " - " + index,
+                self.index: index, self.plain_index: index}.get(side, total)
+        return float(self.setup.main().run(db, "SELECT (%s) / count(*)::float FROM ONLY %s" % (size, table)))
+
+
+class BytesOrdered(Bytes):
+    name = "bytes-ordered"
+    title = "heap and index after a million time-ordered keys (UUIDv7)"
+    keys = "ordered"
+    compare = ((IDEMQ, PLAIN_EMPTY, None),)
+    note = None
 
 
 class DuplicateToday(Row):
@@ -414,10 +441,12 @@ class Many(Row):
 class Ordered(Row):
     name = "ordered"
     title = "time-ordered keys (UUIDv7), a million in one statement"
-    compare = ((IDEMQ, PLAIN_EMPTY, 1.0), (IDEMQ, PLAIN_C_EMPTY, None))
+    compare = ((IDEMQ, PLAIN_EMPTY, 1.0), (IDEMQ, PLAIN_C_EMPTY, None), (IDEMQ, FLOOR, None))
+    note = "Ten keys in each millisecond, these in no order."
+    keys = "ordered"
 
     def sides(self):
-        return IDEMQ, PLAIN_EMPTY, PLAIN_C_EMPTY
+        return IDEMQ, PLAIN_EMPTY, PLAIN_C_EMPTY, FLOOR
 
     def begin(self):
         self.setup.days(30)
@@ -425,16 +454,28 @@ class Ordered(Row):
     def prepare(self, side):
         if side == IDEMQ:
             self.setup.want_today("main", "empty")
+        elif side == FLOOR:
+            make_floor(self.setup.main())
         else:
             self.setup.want_empty(TABLES[side][1])
 
     def measure(self, side):
         c, n = self.setup.main(), self.sizes.fresh
         if side == IDEMQ:
-            self.setup.today["main"] = "ordered"
-            return claim_all(c, "ordered", n)
-        self.setup.empty[TABLES[side][1]] = "ordered"
-        return insert_all(c, side, "ordered", n)
+            self.setup.today["main"] = self.keys
+            return claim_all(c, self.keys, n)
+        if side == FLOOR:
+            return floor_all(c, self.keys, n)
+        self.setup.empty[TABLES[side][1]] = self.keys
+        return insert_all(c, side, self.keys, n)
+
+
+class OrderedLate(Ordered):
+    name = "ordered-late"
+    title = "time-ordered keys (UUIDv7) that come out of order, a million in one statement"
+    compare = ((IDEMQ, PLAIN_EMPTY, None), (IDEMQ, PLAIN_C_EMPTY, None), (IDEMQ, FLOOR, None))
+    note = "A key in each millisecond, with a time that is up to a second ahead of its place."
+    keys = "late"
 
 
 class Flat(Row):
@@ -636,4 +677,24 @@ class Probes(Row):
         return (c.run("idemq", count) - before) / self.sizes.probed
 
 
-ROWS = [Fresh, Bytes, DuplicateToday, DuplicateOld, Many, Ordered, Flat, Update, Daily, Build, Probes]
+class Bits(Row):
+    name = "bits"
+    title = "memory of the filter, 30 partitions of half a million keys"
+    unit = "bits/key"
+    note = "All of idemq.filter_memory, by the keys of the row probes."
+    once = True
+
+    def sides(self):
+        return (IDEMQ,)
+
+    def begin(self):
+        self.setup.days(30, self.sizes.half, "half")
+
+    def measure(self, side):
+        return float(self.setup.clusters["half"].run(
+            "idemq", "SELECT 8.0 * pg_size_bytes(current_setting('idemq.filter_memory')) / count(*)"
+            " FROM idemq.processed"))
+
+
+ROWS = [Fresh, Bytes, DuplicateToday, DuplicateOld, Many, Ordered, BytesOrdered, Flat, Update, Daily, Build, Probes,
+        Bits]

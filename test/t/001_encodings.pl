@@ -12,18 +12,19 @@ use Test::More;
 # encodings that have no conversion to UTF-8
 my %raw = map { $_ => 1 } qw(SQL_ASCII MULE_INTERNAL);
 
-# Known answers, from Python's hashlib: the bytes of a key, and its digest in
-# the scope ''.  The second form of src/digest.c has the encoding's name in it.
+# Known answers, from Python's hashlib, with the first bit cleared: the bytes of
+# a key, and its digest in the scope ''.  The second form of src/digest.c has the
+# encoding's name in it.
 my @known = (
-	[ 'UTF8', '636166c3a9', 'fe1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
-	[ 'LATIN1', '636166e9', 'fe1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
-	[ 'WIN1252', '636166e9', 'fe1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
-	[ 'SQL_ASCII', '636166c3a9', 'f10dad37-7915-47e6-c24f-d98ba27382f0' ],
+	[ 'UTF8', '636166c3a9', '7e1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
+	[ 'LATIN1', '636166e9', '7e1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
+	[ 'WIN1252', '636166e9', '7e1e3e46-1eb3-a69e-38ea-196742ff1ec5' ],
+	[ 'SQL_ASCII', '636166c3a9', '710dad37-7915-47e6-c24f-d98ba27382f0' ],
 	[ 'MULE_INTERNAL', '63616681e9', '377d79f0-ed17-e0ca-d850-d004a83b79ea' ],
-	[ 'UTF8', 'e288aa', 'b5a4e498-cd07-851b-0c4a-6585c1a32d9b' ],
-	[ 'EUC_JP', 'a2c0', 'b5a4e498-cd07-851b-0c4a-6585c1a32d9b' ],
-	[ 'EUC_JP', 'adfc', 'e93d0502-ef9d-f4e6-01c6-3023bae65113' ],
-	[ 'EUC_TW', '8ea1a1a1', '858f015c-4299-7287-cf86-8e17bdce21d7' ]);
+	[ 'UTF8', 'e288aa', '35a4e498-cd07-851b-0c4a-6585c1a32d9b' ],
+	[ 'EUC_JP', 'a2c0', '35a4e498-cd07-851b-0c4a-6585c1a32d9b' ],
+	[ 'EUC_JP', 'adfc', '693d0502-ef9d-f4e6-01c6-3023bae65113' ],
+	[ 'EUC_TW', '8ea1a1a1', '058f015c-4299-7287-cf86-8e17bdce21d7' ]);
 
 # Different keys that the server converts to the same UTF-8 text
 my @twins = (
@@ -141,7 +142,7 @@ WHERE idem_fingerprint(jsonb_build_object(k, 1), k) = idem_fingerprint('{}', k)}
 
 	# the same as in UTF8
 	is( $node->safe_psql($db, q{SELECT idemq.digest('billing', 'payment-42')}),
-		'cef5f8b7-53f9-b2d3-c45c-36991c1ed64d',
+		'4ef5f8b7-53f9-b2d3-c45c-36991c1ed64d',
 		"$encoding: digest of ASCII is that of UTF8");
 
 	my $rows = $node->safe_psql($db, q{
