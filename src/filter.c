@@ -7,12 +7,20 @@
  * be ninety leaves.  A Bloom filter in shared memory rules leaves out, all of
  * them in one go.  It never says that a key is there, only that it is not.
  *
- * The memory is a matrix of bits.  A leaf has a lane, one column; a key has a
- * few rows, by its digest, and a leaf that holds the key has its bit set in
- * each.  The rows' words are ANDed, and the bits that are left are the leaves to
- * look into.  A row has as many 64-bit words as the leaves need.  A key's rows
- * lie together in a block of 512, so a look touches a few cache lines and a page
- * or two, and the insertion that follows finds them in the cache.
+ * The memory is a matrix of bits.  A leaf has a lane: one column, or 2, 4, up to
+ * 32 side by side.  A key is in one column of each lane, chosen by bits of its
+ * digest, and in a few rows, by others; a leaf that holds the key has its bit set
+ * in each.  The rows' words are ANDed, then what is left is masked with the columns
+ * that the key can be in, and the bits that remain are the leaves to look into.
+ * A row has as many 64-bit words as the leaves need.  A key's rows lie together
+ * in a block of 512, so a look touches a few cache lines and a page or two, and
+ * the insertion that follows finds them in the cache.
+ *
+ * With n columns a lane is an n-th as full.  A closed leaf has as many as its
+ * keys need; the one that is written has a share of those that nobody needs,
+ * because nobody knows how many keys will come.  A lane that does not fit any more
+ * is given up for another and built anew, which is no other case than a leaf
+ * that has no lane yet.
  *
  * The promise: if a leaf's lane is ready, its bits are set for every key that a
  * committed or in-progress claim has put into the leaf, and for every key that
@@ -25,14 +33,15 @@
  *	the statement, before they can be committed.
  *
  *	The builder.  It gives the lane to the leaf, where every writer that looks
- *	from then on sees it, clears the column, and then reads every row of the
+ *	from then on sees it, clears its columns, and then reads every row of the
  *	heap, in progress and dead ones too: what is prepared now may commit later.
  *	A row that it does not find was inserted later than that, by a writer that
  *	saw the lane.
  *
  *	Readers.  They note the epoch, read the bits, and see that the epoch is
- *	the same.  Whatever changes the meaning of a lane advances the epoch first,
- *	and a column is cleared only after that.
+ *	the same.  Whatever changes the meaning of a column, which leaf's it is and
+ *	which keys it is for, advances the epoch first, and it is cleared only after
+ *	that.
  *
  *	The version.  A lane is good for the relfilenode and the version of the
  *	trigger's pg_trigger row under which it was built.  A truncated or
@@ -80,6 +89,14 @@
 
 PG_FUNCTION_INFO_V1(idemq_filter_row);
 
+/* The lane of a leaf. */
+typedef struct LeafLane
+{
+	int			lane;			/* -1: none */
+	int			columns;
+	bool		ready;
+} LeafLane;
+
 /* What this backend knows of the lanes of its leaves. */
 typedef struct FilterMap
 {
@@ -87,10 +104,10 @@ typedef struct FilterMap
 	uint64		serial;			/* of the set of leaves; 0: none */
 	int			words;
 	uint64		nblocks;
-	uint64		ready[MAX_WORDS];
-	Leaf	   *leaf_of[MAX_LANES];
+	uint64		ready[CHOICES][MAX_WORDS];	/* where a key can be, by choice */
+	Leaf	   *leaf_of[MAX_COLUMNS];
 	int			room;
-	int		   *lane_of;		/* by number in the set; -1: none */
+	LeafLane   *lane_of;		/* by number in the set */
 	int			nuncovered;
 	Leaf	  **uncovered;		/* leaves without a ready lane */
 	Leaf	  **candidates;		/* room for an answer */
@@ -179,10 +196,29 @@ size_map(int nleaves)
 	map.uncovered = NULL;
 	map.candidates = NULL;
 	map.room = 0;
-	map.lane_of = MemoryContextAlloc(TopMemoryContext, sizeof(int) * nleaves);
+	map.lane_of = MemoryContextAlloc(TopMemoryContext, sizeof(LeafLane) * nleaves);
 	map.uncovered = MemoryContextAlloc(TopMemoryContext, sizeof(Leaf *) * nleaves);
 	map.candidates = MemoryContextAlloc(TopMemoryContext, sizeof(Leaf *) * nleaves);
 	map.room = nleaves;
+}
+
+/* Note the lane of a leaf. */
+static void
+map_lane(Leaf *leaf, LeafLane *out, int lane, const Lane *entry)
+{
+	out->lane = lane;
+	out->columns = entry->columns;
+	out->ready = entry->state == FILTER_READY &&
+		entry->version == leaf->version && leaf->version != 0;
+	if (!out->ready)
+		return;
+	for (int choice = 0; choice < CHOICES; choice++)
+	{
+		int			column = lane + choice % entry->columns;
+
+		map.leaf_of[column] = leaf;
+		map.ready[choice][column / WORD_COLUMNS] |= UINT64CONST(1) << (column % WORD_COLUMNS);
+	}
 }
 
 /* See that the map is of this set and of the present epoch. */
@@ -195,14 +231,17 @@ update_map(LeafSet *set)
 	map.serial = 0;
 	size_map(set->nleaves);
 	for (int i = 0; i < set->nleaves; i++)
-		map.lane_of[i] = -1;
+	{
+		map.lane_of[i].lane = -1;
+		map.lane_of[i].ready = false;
+	}
 	memset(map.ready, 0, sizeof(map.ready));
 
 	LWLockAcquire(filter_shared->lock, LW_SHARED);
 	map.epoch = pg_atomic_read_u64(&filter_shared->epoch);
 	map.words = filter_shared->words;
 	map.nblocks = filter_shared->memory_words / (BLOCK_ROWS * map.words);
-	for (int lane = 0; lane < map.words * WORD_LANES; lane++)
+	for (int lane = 0; lane < map.words * WORD_COLUMNS; lane++)
 	{
 		const Lane *entry = &filter_shared->lanes[lane];
 
@@ -210,16 +249,11 @@ update_map(LeafSet *set)
 			continue;
 		for (int i = 0; i < set->nleaves; i++)
 		{
-			Leaf	   *leaf = &set->leaves[i];
-
-			if (leaf->oid != entry->leaf)
-				continue;
-			map.lane_of[i] = lane;
-			map.leaf_of[lane] = leaf;
-			if (entry->state == FILTER_READY &&
-				entry->version == leaf->version && leaf->version != 0)
-				map.ready[lane / WORD_LANES] |= UINT64CONST(1) << (lane % WORD_LANES);
-			break;
+			if (set->leaves[i].oid == entry->leaf)
+			{
+				map_lane(&set->leaves[i], &map.lane_of[i], lane, entry);
+				break;
+			}
 		}
 	}
 	LWLockRelease(filter_shared->lock);
@@ -227,10 +261,7 @@ update_map(LeafSet *set)
 	map.nuncovered = 0;
 	for (int i = 0; i < set->nleaves; i++)
 	{
-		int			lane = map.lane_of[i];
-
-		if (lane < 0 ||
-			(map.ready[lane / WORD_LANES] & (UINT64CONST(1) << (lane % WORD_LANES))) == 0)
+		if (!map.lane_of[i].ready)
 			map.uncovered[map.nuncovered++] = &set->leaves[i];
 	}
 	map.serial = set->serial;
@@ -263,8 +294,9 @@ filter_candidates(LeafSet *set, const IdemDigest *digest, Leaf ***candidates)
 		uint64		left[MAX_WORDS];
 
 		update_map(set);
+		TEST_POINT("filter-mapped");
 		block = filter_matrix + block_of(digest, map.words, map.nblocks);
-		memcpy(left, map.ready, sizeof(left));
+		memcpy(left, map.ready[choice_of(digest)], sizeof(left));
 		for (int i = 0; i < KEY_ROWS; i++)
 		{
 			pg_atomic_uint64 *row = block + (rows & (BLOCK_ROWS - 1)) * map.words;
@@ -280,19 +312,40 @@ filter_candidates(LeafSet *set, const IdemDigest *digest, Leaf ***candidates)
 		{
 			while (left[w] != 0)
 			{
-				int			lane = w * WORD_LANES + pg_rightmost_one_pos64(left[w]);
+				int			column = w * WORD_COLUMNS + pg_rightmost_one_pos64(left[w]);
 
-				map.candidates[n++] = map.leaf_of[lane];
+				map.candidates[n++] = map.leaf_of[column];
 				left[w] &= left[w] - 1;
 			}
 		}
 		for (int i = 0; i < map.nuncovered; i++)
 			map.candidates[n++] = map.uncovered[i];
-		TEST_POINT("filter-read");
 	} while (map.epoch != pg_atomic_read_u64(&filter_shared->epoch) &&
 			 !TEST_WITHOUT("filter_epoch"));
 	*candidates = map.candidates;
 	return n;
+}
+
+/*
+ * Have what a look at this key will read brought into the cache; where that is,
+ * by the last look.  For who has something else to do meanwhile.
+ */
+void
+filter_prefetch(const IdemDigest *digest)
+{
+#ifdef __GNUC__
+	pg_atomic_uint64 *block;
+	uint64		rows = digest_half(digest, 1);
+
+	if (filter_shared == NULL || map.serial == 0)
+		return;
+	block = filter_matrix + block_of(digest, map.words, map.nblocks);
+	for (int i = 0; i < KEY_ROWS; i++)
+	{
+		__builtin_prefetch(block + (rows & (BLOCK_ROWS - 1)) * map.words);
+		rows >>= ROW_BITS;
+	}
+#endif
 }
 
 /* A row for this key is in the leaf: set its bits. */
@@ -310,11 +363,11 @@ filter_add(LeafSet *set, Oid leaf, const IdemDigest *digest)
 		{
 			if (set->leaves[i].oid != leaf)
 				continue;
-			if (map.lane_of[i] >= 0)
-				set_bits(map.lane_of[i], digest, map.words, map.nblocks);
+			if (map.lane_of[i].lane >= 0)
+				set_bits(map.lane_of[i].lane, map.lane_of[i].columns, digest,
+						 map.words, map.nblocks);
 			break;
 		}
-		TEST_POINT("filter-added");
 		/* the bits, before the second look */
 		pg_memory_barrier();
 	} while (map.epoch != pg_atomic_read_u64(&filter_shared->epoch));

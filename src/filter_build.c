@@ -3,6 +3,14 @@
  * filter_build.c
  *	  Building the filter: lanes are given, cleared and filled.
  *
+ * Who gets how many columns: a leaf what its keys need, guessed by its size,
+ * or twice that, if there are enough; the one that is written half of the
+ * spare ones.  When its time is over it is built anew with fewer, and the next
+ * gets them.  All columns that a leaf has beyond the first are a luxury: whoever
+ * would have none takes them.  Only when no lane has two do rows get wider, and
+ * when they can't, a leaf displaces the oldest one of the database that has the
+ * most.
+ *
  * See filter.c for the rules that all of this keeps.
  *
  *-------------------------------------------------------------------------
@@ -22,17 +30,44 @@
 #include "leaf.h"
 #include "testpoint.h"
 
-/* rows that are cleared while the lock is held */
+/* rows that are cleared in one go, while the lock is held */
 #define CLEAR_ROWS		65536
 
 /* how long one step of the builder may take, in us */
 #define BUILD_CHUNK		100000
 
+/* about how many keys are in a block of a leaf */
+#define BLOCK_KEYS		90
+
+/* how much too few columns are for a lane to be built anew */
+#define OUTGROWN		4
+
+/* How many columns a leaf wants. */
+typedef struct Want
+{
+	int			least;			/* as long as they last */
+	int			most;			/* if every other leaf can have what it needs */
+} Want;
+
+/* What the builder needs while it reads a leaf. */
+typedef struct Builder
+{
+	Leaf	   *leaf;
+	Relation	rel;
+	BufferAccessStrategy strategy;
+	TransactionId oldest;
+	int			lane;
+	int			columns;
+	int			words;			/* in a row */
+	uint64		nblocks;		/* of the matrix */
+	uint64		keys;			/* found so far */
+} Builder;
+
 /* A lane of this database for a leaf, or -1; the lock is held. */
 static int
 find_lane(Oid leaf)
 {
-	for (int lane = 0; lane < filter_shared->words * WORD_LANES; lane++)
+	for (int lane = 0; lane < filter_shared->words * WORD_COLUMNS; lane++)
 	{
 		if (filter_shared->lanes[lane].dboid == MyDatabaseId && filter_shared->lanes[lane].leaf == leaf)
 			return lane;
@@ -55,7 +90,7 @@ static void
 free_gone_lanes(const LeafSet *set)
 {
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
-	for (int lane = 0; lane < MAX_LANES; lane++)
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
 	{
 		Lane	   *entry = &filter_shared->lanes[lane];
 		bool		found = false;
@@ -80,7 +115,7 @@ filter_forget_database(Oid dboid)
 	if (filter_shared == NULL)
 		return;
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
-	for (int lane = 0; lane < MAX_LANES; lane++)
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
 	{
 		if (filter_shared->lanes[lane].dboid == dboid)
 		{
@@ -100,7 +135,7 @@ widen_rows(void)
 {
 	advance_epoch();
 	filter_shared->words *= 2;
-	for (int lane = 0; lane < MAX_LANES; lane++)
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
 		free_lane(&filter_shared->lanes[lane]);
 }
 
@@ -110,8 +145,22 @@ count_lanes(Oid dboid)
 {
 	int			count = 0;
 
-	for (int lane = 0; lane < MAX_LANES; lane++)
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
 		count += filter_shared->lanes[lane].dboid == dboid;
+	return count;
+}
+
+/* How many columns no leaf has; the lock is held. */
+static int
+count_free_columns(void)
+{
+	int			count = filter_shared->words * WORD_COLUMNS;
+
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
+	{
+		if (OidIsValid(filter_shared->lanes[lane].dboid))
+			count -= filter_shared->lanes[lane].columns;
+	}
 	return count;
 }
 
@@ -119,7 +168,7 @@ count_lanes(Oid dboid)
 static int
 count_lanes_of_others(void)
 {
-	return MAX_LANES - count_lanes(InvalidOid) - count_lanes(MyDatabaseId);
+	return MAX_COLUMNS - count_lanes(InvalidOid) - count_lanes(MyDatabaseId);
 }
 
 /*
@@ -135,7 +184,7 @@ find_victim(const Leaf *leaf)
 	int			victim = -1;
 	int			most = 0;
 
-	for (int lane = 0; lane < MAX_LANES; lane++)
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
 	{
 		const Lane *entry = &filter_shared->lanes[lane];
 		int			held = count_lanes(entry->dboid);
@@ -153,46 +202,156 @@ find_victim(const Leaf *leaf)
 }
 
 /*
- * Give a leaf a lane to be built, and note under which version.  Returns its
- * number and generation; -1 if there is no room for the leaf.
+ * The first of so many adjacent free columns, or -1; the lock is held.  Wide
+ * lanes are looked for from the end on, so that small ones, which come and go at
+ * the beginning, do not break up what is free.
  */
 static int
-reserve_lane(const Leaf *leaf, int nleaves, uint64 *generation)
+find_columns(int columns)
 {
-	Lane	   *entry;
+	bool		used[MAX_COLUMNS] = {0};
+	int			total = filter_shared->words * WORD_COLUMNS;
+
+	for (int lane = 0; lane < total; lane++)
+	{
+		const Lane *entry = &filter_shared->lanes[lane];
+
+		if (OidIsValid(entry->dboid))
+			memset(used + lane, true, entry->columns);
+	}
+	for (int i = 0; i < total; i += columns)
+	{
+		int			first = columns == 1 ? i : total - columns - i;
+
+		if (memchr(used + first, true, columns) == NULL)
+			return first;
+	}
+	return -1;
+}
+
+/* The lane with the most columns, if that is more than one; the lock is held. */
+static int
+find_widest(void)
+{
+	int			widest = -1;
+	int			most = 1;
+
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
+	{
+		const Lane *entry = &filter_shared->lanes[lane];
+
+		if (OidIsValid(entry->dboid) && entry->columns > most)
+		{
+			most = entry->columns;
+			widest = lane;
+		}
+	}
+	return widest;
+}
+
+/*
+ * Columns for a leaf: as many as it wants, or as there are; *columns says how
+ * many.  A leaf that would have none takes them from the widest lane, and if
+ * there is none to take from, rows get wider; when they can't, it displaces
+ * another leaf.  -1 if there is no room for it.  The lock is held.
+ */
+static int
+take_columns(const Leaf *leaf, int *columns)
+{
+	for (;;)
+	{
+		int			lane = find_columns(*columns);
+
+		if (lane >= 0)
+			return lane;
+		if (*columns > 1)
+		{
+			*columns /= 2;
+			continue;
+		}
+		lane = find_widest();
+		if (lane < 0 && filter_shared->words < MAX_WORDS)
+			widen_rows();
+		else
+		{
+			if (lane < 0)
+				lane = find_victim(leaf);
+			if (lane < 0)
+				return -1;
+			advance_epoch();
+			free_lane(&filter_shared->lanes[lane]);
+		}
+	}
+}
+
+/*
+ * How many columns the leaf that is written is given, whatever is in it: half of
+ * those that no leaf needs.  The other half is for closed leaves.  Databases
+ * share them.  The lock is held.
+ */
+static int
+spare_columns(int nleaves)
+{
+	int			spare = filter_shared->words * WORD_COLUMNS - nleaves - count_lanes_of_others();
+	int			databases = 1;
+	int			columns = 1;
+
+	for (int lane = 0; lane < MAX_COLUMNS; lane++)
+	{
+		Oid			dboid = filter_shared->lanes[lane].dboid;
+		bool		first = OidIsValid(dboid) && dboid != MyDatabaseId;
+
+		for (int other = 0; other < lane && first; other++)
+			first = filter_shared->lanes[other].dboid != dboid;
+		databases += first;
+	}
+	while (columns < CHOICES && 2 * columns <= spare / (2 * databases))
+		columns *= 2;
+	return columns;
+}
+
+/*
+ * Give a leaf a lane to be built, another one if it has one, and note under
+ * which version.  Returns its number and generation; -1 if there is no room for
+ * the leaf.
+ */
+static int
+reserve_lane(const Leaf *leaf, int nleaves, const Want *want, uint64 *generation)
+{
 	int			lane;
+	int			columns;
 
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
 
-	/* widen before anything is built, not when the lanes run out */
+	/* widen before anything is built, not when the columns run out */
 	while (filter_shared->words < MAX_WORDS &&
-		   count_lanes_of_others() + nleaves > filter_shared->words * WORD_LANES)
+		   count_lanes_of_others() + nleaves > filter_shared->words * WORD_COLUMNS)
 		widen_rows();
 	lane = find_lane(leaf->oid);
-	while (lane < 0)
-	{
-		for (int i = 0; i < filter_shared->words * WORD_LANES && lane < 0; i++)
-		{
-			if (!OidIsValid(filter_shared->lanes[i].dboid))
-				lane = i;
-		}
-		if (lane >= 0 || filter_shared->words == MAX_WORDS)
-			break;
-		widen_rows();
-	}
-	if (lane < 0)
-		lane = find_victim(leaf);
 	if (lane >= 0)
 	{
 		advance_epoch();
-		entry = &filter_shared->lanes[lane];
+		free_lane(&filter_shared->lanes[lane]);
+	}
+	columns = want->least;
+	if (count_free_columns() - want->most >=
+		nleaves - count_lanes(MyDatabaseId) + spare_columns(nleaves))
+		columns = want->most;
+	lane = take_columns(leaf, &columns);
+	if (lane >= 0)
+	{
+		Lane	   *entry = &filter_shared->lanes[lane];
+
+		advance_epoch();
 		entry->dboid = MyDatabaseId;
 		entry->leaf = leaf->oid;
+		entry->columns = columns;
 		entry->lower = leaf->lower;
 		entry->version = leaf->version;
 		entry->state = FILTER_BUILDING;
 		entry->next_block = 0;
 		entry->nblocks = InvalidBlockNumber;
+		entry->keys = 0;
 		*generation = ++entry->generation;
 	}
 	LWLockRelease(filter_shared->lock);
@@ -200,7 +359,7 @@ reserve_lane(const Leaf *leaf, int nleaves, uint64 *generation)
 }
 
 /*
- * Clear a column, unless it is somebody else's by now.
+ * Clear a lane's columns, unless they are somebody else's by now.
  *
  * Under another layout, or for another leaf, the bits that we are about to
  * clear mean something.  So the lock is held, in shared mode, for a piece at a
@@ -209,7 +368,6 @@ reserve_lane(const Leaf *leaf, int nleaves, uint64 *generation)
 static void
 clear_lane(int lane, uint64 generation)
 {
-	uint64		bit = UINT64CONST(1) << (lane % WORD_LANES);
 	uint64		rows_done = 0;
 	bool		more = true;
 
@@ -221,15 +379,16 @@ clear_lane(int lane, uint64 generation)
 		if (more)
 		{
 			int			words = filter_shared->words;
+			uint64		mask = columns_mask(lane, filter_shared->lanes[lane].columns);
 			uint64		rows = filter_shared->memory_words / words;
 			uint64		end = Min(rows_done + CLEAR_ROWS, rows);
 
 			for (; rows_done < end; rows_done++)
 			{
-				pg_atomic_uint64 *word = filter_matrix + rows_done * words + lane / WORD_LANES;
+				pg_atomic_uint64 *word = filter_matrix + rows_done * words + lane / WORD_COLUMNS;
 
-				if (pg_atomic_read_u64(word) & bit)
-					pg_atomic_fetch_and_u64(word, ~bit);
+				if (pg_atomic_read_u64(word) & mask)
+					pg_atomic_fetch_and_u64(word, ~mask);
 			}
 			more = rows_done < rows;
 		}
@@ -237,13 +396,46 @@ clear_lane(int lane, uint64 generation)
 	}
 }
 
-/* Set the bits of every row in a block, whatever became of its inserter. */
+/* Set the bits of a row. */
 static void
-add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy strategy,
-		  TransactionId oldest, int lane, int words, uint64 nblocks)
+add_row(Builder *builder, HeapTuple tuple)
 {
-	Buffer		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
-	TupleDesc	desc = RelationGetDescr(rel);
+	TupleDesc	desc = RelationGetDescr(builder->rel);
+	bool		scope_isnull;
+	bool		key_isnull;
+	Datum		scope_datum = heap_getattr(tuple, builder->leaf->att_scope, desc, &scope_isnull);
+	Datum		key_datum = heap_getattr(tuple, builder->leaf->att_key, desc, &key_isnull);
+	text	   *scope;
+	text	   *key;
+	IdemDigest	digest;
+
+	if (scope_isnull || key_isnull)
+		return;					/* somebody has dropped NOT NULL */
+	scope = DatumGetTextPP(scope_datum);
+	key = DatumGetTextPP(key_datum);
+	digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
+				   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &digest);
+	set_bits(builder->lane, builder->columns, &digest, builder->words, builder->nblocks);
+	builder->keys++;
+	if (PointerGetDatum(scope) != scope_datum)
+		pfree(scope);
+	if (PointerGetDatum(key) != key_datum)
+		pfree(key);
+}
+
+/*
+ * Set the bits of every row in a block, whatever became of its inserter.
+ *
+ * A long key may be in the TOAST table, so digests are made only when the block
+ * is no longer locked; the pin keeps the rows where they are, as in any scan.
+ */
+static void
+add_block(Builder *builder, BlockNumber block)
+{
+	Buffer		buffer = ReadBufferExtended(builder->rel, MAIN_FORKNUM, block, RBM_NORMAL,
+											builder->strategy);
+	HeapTupleData tuples[MaxHeapTuplesPerPage];
+	int			n = 0;
 	Page		page;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
@@ -251,35 +443,23 @@ add_block(Leaf *leaf, Relation rel, BlockNumber block, BufferAccessStrategy stra
 	for (OffsetNumber at = FirstOffsetNumber; at <= PageGetMaxOffsetNumber(page); at++)
 	{
 		ItemId		item = PageGetItemId(page, at);
-		HeapTupleData tuple;
-		IdemDigest	digest;
-		Datum		scope_datum;
-		Datum		key_datum;
-		text	   *scope;
-		text	   *key;
-		bool		scope_isnull;
-		bool		key_isnull;
+		HeapTuple	tuple = &tuples[n];
 
 		if (!ItemIdIsNormal(item))
 			continue;
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
-		tuple.t_len = ItemIdGetLength(item);
-		tuple.t_tableOid = RelationGetRelid(rel);
-		ItemPointerSet(&tuple.t_self, block, at);
+		tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+		tuple->t_len = ItemIdGetLength(item);
+		tuple->t_tableOid = RelationGetRelid(builder->rel);
+		ItemPointerSet(&tuple->t_self, block, at);
 		/* dead to all for ever: of no interest, and its TOAST may be gone */
-		if (HeapTupleSatisfiesVacuum(&tuple, oldest, buffer) == HEAPTUPLE_DEAD)
-			continue;
-		scope_datum = heap_getattr(&tuple, leaf->att_scope, desc, &scope_isnull);
-		key_datum = heap_getattr(&tuple, leaf->att_key, desc, &key_isnull);
-		if (scope_isnull || key_isnull)
-			continue;			/* somebody has dropped NOT NULL */
-		scope = DatumGetTextPP(scope_datum);
-		key = DatumGetTextPP(key_datum);
-		digest_compute(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
-					   VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &digest);
-		set_bits(lane, &digest, words, nblocks);
+		if (HeapTupleSatisfiesVacuum(tuple, builder->oldest, buffer) != HEAPTUPLE_DEAD)
+			n++;
 	}
-	UnlockReleaseBuffer(buffer);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+	for (int i = 0; i < n; i++)
+		add_row(builder, &tuples[i]);
+	ReleaseBuffer(buffer);
 }
 
 /*
@@ -292,21 +472,22 @@ static void
 build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 {
 	Lane	   *entry = &filter_shared->lanes[lane];
-	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	Builder		builder = {.leaf = leaf,.rel = rel,.lane = lane};
 	int64		deadline = clock_monotonic() + BUILD_CHUNK;
 	BlockNumber block;
 	BlockNumber nblocks;
 	BlockNumber now_nblocks = RelationGetNumberOfBlocks(rel);
-	TransactionId oldest = GetOldestNonRemovableTransactionId(rel);
-	int			words;
 
+	builder.oldest = GetOldestNonRemovableTransactionId(rel);
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
-	words = filter_shared->words;
 	if (entry->generation != generation)
 	{
 		LWLockRelease(filter_shared->lock);
 		return;
 	}
+	builder.columns = entry->columns;
+	builder.words = filter_shared->words;
+	builder.nblocks = filter_shared->memory_words / (BLOCK_ROWS * builder.words);
 	if (entry->nblocks == InvalidBlockNumber)
 		entry->nblocks = now_nblocks;
 	block = entry->next_block;
@@ -314,19 +495,19 @@ build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 	nblocks = Min(entry->nblocks, now_nblocks);
 	LWLockRelease(filter_shared->lock);
 
+	builder.strategy = GetAccessStrategy(BAS_BULKREAD);
 	for (; block < nblocks && clock_monotonic() < deadline; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		add_block(leaf, rel, block, strategy, oldest, lane, words,
-				  filter_shared->memory_words / (BLOCK_ROWS * words));
+		add_block(&builder, block);
 	}
-	FreeAccessStrategy(strategy);
-	TEST_POINT("filter-built");
+	FreeAccessStrategy(builder.strategy);
 
 	LWLockAcquire(filter_shared->lock, LW_EXCLUSIVE);
 	if (entry->generation == generation)
 	{
 		entry->next_block = block;
+		entry->keys += builder.keys;
 		if (block >= nblocks && !TEST_WITHOUT("filter_ready"))
 		{
 			advance_epoch();
@@ -337,24 +518,19 @@ build_chunk(Leaf *leaf, Relation rel, int lane, uint64 generation)
 }
 
 /*
- * Where a leaf's lane stands: none, being built (under which generation), or
- * ready for its present version.
+ * Where a leaf's lane stands: none, or being built or ready for the leaf's
+ * present version; then a copy of it.
  */
 static FilterState
-lane_state(const Leaf *leaf, int *lane, uint64 *generation, bool *cleared)
+lane_state(const Leaf *leaf, int *lane, Lane *copy)
 {
-	FilterState state = FILTER_NONE;
-
+	memset(copy, 0, sizeof(Lane));
 	LWLockAcquire(filter_shared->lock, LW_SHARED);
 	*lane = find_lane(leaf->oid);
 	if (*lane >= 0 && filter_shared->lanes[*lane].version == leaf->version)
-	{
-		state = filter_shared->lanes[*lane].state;
-		*generation = filter_shared->lanes[*lane].generation;
-		*cleared = filter_shared->lanes[*lane].nblocks != InvalidBlockNumber;
-	}
+		*copy = filter_shared->lanes[*lane];
 	LWLockRelease(filter_shared->lock);
-	return state;
+	return copy->state;
 }
 
 /* What claims get from the filter for a leaf. */
@@ -362,12 +538,55 @@ FilterState
 filter_state(const Leaf *leaf)
 {
 	int			lane;
-	uint64		generation;
-	bool		cleared;
+	Lane		copy;
 
 	if (filter_shared == NULL || leaf->version == 0)
 		return FILTER_NONE;
-	return lane_state(leaf, &lane, &generation, &cleared);
+	return lane_state(leaf, &lane, &copy);
+}
+
+/* Is it this leaf's turn to be written? */
+static bool
+is_written(const LeafSet *set, const Leaf *leaf)
+{
+	return leaf == catalog_leaf_for(set, Max(clock_wall(), clock_floor(&set->base)));
+}
+
+/* How many columns a leaf wants: at least, and at most. */
+static Want
+columns_wanted(const LeafSet *set, const Leaf *leaf, Relation rel)
+{
+	double		keys = (double) RelationGetNumberOfBlocks(rel) * BLOCK_KEYS;
+	Want		want;
+
+	want.least = filter_columns(keys, set->nleaves);
+	want.most = filter_columns(2 * keys, set->nleaves);
+	if (is_written(set, leaf))
+	{
+		LWLockAcquire(filter_shared->lock, LW_SHARED);
+		want.least = want.most = Max(want.least, spare_columns(set->nleaves));
+		LWLockRelease(filter_shared->lock);
+	}
+	return want;
+}
+
+/*
+ * Is a ready lane to be built anew with as many columns as its leaf wants?  If
+ * it has more, or if the leaf has outgrown it and there are enough.
+ */
+static bool
+is_misfit(int columns, const Want *want)
+{
+	bool		room;
+
+	if (columns > want->most)
+		return true;
+	if (columns * OUTGROWN > want->least)
+		return false;
+	LWLockAcquire(filter_shared->lock, LW_SHARED);
+	room = find_columns(want->least) >= 0;
+	LWLockRelease(filter_shared->lock);
+	return room;
 }
 
 /*
@@ -384,15 +603,13 @@ filter_build_step(LeafSet *set)
 	{
 		Leaf	   *leaf = &set->leaves[i];
 		Relation	rel;
-		uint64		generation = 0;
-		bool		cleared = false;
+		Lane		copy;
 		int			lane;
-		FilterState state;
 
 		if (leaf->version == 0)
 			continue;
-		state = lane_state(leaf, &lane, &generation, &cleared);
-		if (state == FILTER_READY)
+		if (lane_state(leaf, &lane, &copy) == FILTER_READY &&
+			copy.columns == 1 && !is_written(set, leaf))
 			continue;
 
 		/* a leaf that somebody has locked is for a later round */
@@ -405,14 +622,24 @@ filter_build_step(LeafSet *set)
 			case LEAF_CHANGED:
 				return true;
 		}
-		if (state == FILTER_NONE)
-			lane = reserve_lane(leaf, set->nleaves, &generation);
+		if (copy.state != FILTER_BUILDING)
+		{
+			Want		want = columns_wanted(set, leaf, rel);
+
+			if (copy.state == FILTER_READY && !is_misfit(copy.columns, &want))
+			{
+				leaf_close(rel, AccessShareLock);
+				continue;
+			}
+			lane = reserve_lane(leaf, set->nleaves, &want, &copy.generation);
+			copy.nblocks = InvalidBlockNumber;
+		}
 		if (lane >= 0)
 		{
-			TEST_POINT("filter-reserved");
-			if (!cleared)
-				clear_lane(lane, generation);
-			build_chunk(leaf, rel, lane, generation);
+			if (copy.nblocks == InvalidBlockNumber)
+				clear_lane(lane, copy.generation);
+			TEST_POINT("filter-cleared");
+			build_chunk(leaf, rel, lane, copy.generation);
 		}
 		leaf_close(rel, AccessShareLock);
 		if (lane >= 0)

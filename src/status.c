@@ -232,7 +232,13 @@ check_filter(FunctionCallInfo fcinfo, const LeafSet *set)
 					  megabytes(info.bytes),
 					  filter_capacity(info.bytes, leaves) * leaves_a_day,
 					  info.fullest, info.false_looks);
-	if (filter_bytes_for(info.fullest, leaves) > info.bytes)
+	if (uncovered > 0 && info.full)
+		put_check(fcinfo, "filter", "warning",
+				  psprintf("The filter covers %d partitions, of all databases together; set a longer idemq.partition_interval.",
+						   FILTER_LEAVES),
+				  psprintf("%d of %d partitions, the oldest, are not covered and looked into by every claim; %s",
+						   uncovered, set->nleaves, serves));
+	else if (filter_bytes_for(info.fullest, leaves) > info.bytes)
 		put_check(fcinfo, "filter", "warning",
 				  psprintf("Set idemq.filter_memory = %s and restart.",
 						   megabytes(filter_bytes_for(info.fullest, leaves))),

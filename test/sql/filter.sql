@@ -118,6 +118,10 @@ SELECT status FROM idem_status() WHERE check_name = 'filter';
 -- somebody drops NOT NULL: a row that nobody can claim harms nobody
 ALTER TABLE idemq.processed ALTER COLUMN key DROP NOT NULL;
 INSERT INTO idemq.processed VALUES ('', NULL, now(), '-infinity');
+-- and keys that are out of line
+INSERT INTO idemq.processed SELECT '', string_agg(md5(i || '-' || j), ''), now(), '-infinity'
+FROM generate_series(1, 50) AS i, generate_series(1, 200) AS j GROUP BY i;
+SELECT pg_relation_size(reltoastrelid) > 0 AS toasted FROM pg_class WHERE oid = 'idemq.processed_permanent'::regclass;
 ALTER TABLE idemq.processed_permanent DISABLE TRIGGER filter_row;
 ALTER TABLE idemq.processed_permanent ENABLE ALWAYS TRIGGER filter_row;
 :maintain;

@@ -4,7 +4,7 @@
 # takes its lanes.  Then the same hammer shows that it would have found the bug:
 # when claims do not tell the filter.
 #
-# HAMMER_FILTER_SECONDS=8	how long each run takes
+# HAMMER_FILTER_SECONDS=5	how long each run takes
 
 use strict;
 use warnings;
@@ -17,7 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $seconds = $ENV{HAMMER_FILTER_SECONDS} || 8;
+my $seconds = $ENV{HAMMER_FILTER_SECONDS} || 5;
 my $node = hammer_node('filter', 'idemq.retention' => "'1d'");
 
 # One run in a database of its own; meanwhile something happens again and again.
