@@ -28,6 +28,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
@@ -56,6 +57,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "testpoint.h"
 
 static LeafSet leaf_set;
@@ -267,13 +269,35 @@ compare_leaves(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Lock a relation; false if somebody else holds a lock, and we do not wait. */
+/* Does this transaction hold a writer's lock on a relation? */
+static bool
+is_writer(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return compat_lock_held(&tag, RowExclusiveLock);
+}
+
+/*
+ * Lock a relation; false if somebody else holds a lock, and we do not wait.
+ *
+ * Before 17 a lock is not available at once if it conflicts with what somebody
+ * is waiting for, even if that one waits for us.  Then who asks without waiting
+ * would be told so until the end of its transaction, and who waits is let in at
+ * the head of the queue.
+ */
 bool
 catalog_lock(Oid relid, LOCKMODE lockmode, bool wait)
 {
 	if (wait)
 		LockRelationOid(relid, lockmode);
-	else if (!ConditionalLockRelationOid(relid, lockmode))
+	else if (ConditionalLockRelationOid(relid, lockmode))
+		return true;
+	else if (lockmode <= RowExclusiveLock && is_writer(relid) &&
+			 !TEST_WITHOUT("own_queue"))
+		LockRelationOid(relid, lockmode);
+	else
 	{
 		missed_lock = relid;
 		missed_lock_mode = lockmode;
@@ -488,6 +512,13 @@ catalog_leaves_valid(void)
 	return leaf_set_valid;
 }
 
+/* The set that catalog_leaves() has answered, if that is still so; else 0. */
+uint64
+catalog_leaves_serial(void)
+{
+	return leaf_set_valid ? leaf_set.serial : 0;
+}
+
 /* Is this idemq.digest()? */
 static bool
 function_is_digest(Oid funcid)
@@ -512,6 +543,7 @@ index_is_digest(Relation index, const Leaf *leaf)
 		form->indkey.values[0] != 0 ||
 		index->rd_rel->relam != BTREE_AM_OID ||
 		index->rd_opcintype[0] != UUIDOID ||
+		index_getprocid(index, 1, BTORDER_PROC) != F_UUID_CMP ||
 		index->rd_indoption[0] != 0 ||
 		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
 		return false;
@@ -536,11 +568,14 @@ qualified_name(Relation rel)
 									  RelationGetRelationName(rel));
 }
 
-/* Open an index; NULL if somebody holds a lock on it, and we do not wait. */
+/*
+ * Open an index; NULL if somebody holds a lock on it, and we do not wait.
+ * NoLock if it is locked already.
+ */
 Relation
 catalog_open_index(Oid relid, LOCKMODE lockmode, bool wait)
 {
-	if (!catalog_lock(relid, lockmode, wait))
+	if (lockmode != NoLock && !catalog_lock(relid, lockmode, wait))
 		return NULL;
 	return index_open(relid, NoLock);
 }

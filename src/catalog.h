@@ -63,6 +63,7 @@ extern Oid	catalog_relation(const char *name);
 extern LeafSet *catalog_leaves(void);
 extern LeafSet *catalog_leaves_nowait(void);
 extern bool catalog_leaves_valid(void);
+extern uint64 catalog_leaves_serial(void);
 extern bool catalog_lock(Oid relid, LOCKMODE lockmode, bool wait);
 extern void catalog_wait_for_lock(void);
 extern Relation catalog_open_index(Oid relid, LOCKMODE lockmode, bool wait);

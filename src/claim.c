@@ -33,9 +33,11 @@
  * over.  Two digests may share a key lock: a wait of
  * microseconds, never an answer.  The parent is not locked at all, so whatever
  * is done to it (or queues for it) stops no claim.  Leaves that are looked into
- * are locked one at a time.  The transaction's own locks on leaves it wrote to
- * stay until its end; nothing that maintenance does waits for them while
- * holding something that a claim needs.
+ * are locked one at a time, but for one that many duplicates are found in
+ * (leaf.c).  The transaction's own locks on leaves it wrote to,
+ * and on their indexes, stay until its end; nothing that maintenance does waits
+ * for them while holding something that a claim needs.  The next claim of the
+ * transaction finds them and locks nothing but the key (leaf.c).
  *
  * The first look, without the key lock, is there for duplicates: they need no
  * lock, so a flood of redeliveries of one message does not queue up.
@@ -113,19 +115,24 @@ restart:
 	for (int i = 0; i < n; i++)
 	{
 		Relation	rel;
+		LOCKMODE	lockmode = NoLock;
 		bool		looked;
 
-		switch (leaf_open(candidates[i], AccessShareLock, wait, &rel))
+		if (!leaf_open_held(candidates[i], AccessShareLock, &rel))
 		{
-			case LEAF_OPENED:
-				break;
-			case LEAF_BUSY:
-				return LOOK_BUSY;
-			case LEAF_CHANGED:
-				goto restart;
+			lockmode = AccessShareLock;
+			switch (leaf_open(candidates[i], lockmode, wait, &rel))
+			{
+				case LEAF_OPENED:
+					break;
+				case LEAF_BUSY:
+					return LOOK_BUSY;
+				case LEAF_CHANGED:
+					goto restart;
+			}
 		}
 		looked = leaf_look(candidates[i], rel, digest, as_committed, wait, seen);
-		leaf_close(rel, AccessShareLock);
+		leaf_close(rel, lockmode);
 		if (!looked)
 			return LOOK_BUSY;
 		if (seen->state >= KEY_MINE && !as_committed)
@@ -142,7 +149,7 @@ lock_key(const IdemDigest *digest, bool wait)
 
 	if (TEST_WITHOUT("key_lock"))
 		return true;
-	lock_tag(&tag, IDEMQ_LOCK_KEY, digest_half(digest, 0));
+	lock_tag(&tag, IDEMQ_LOCK_KEY, digest_lock_bits(digest));
 	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -154,7 +161,7 @@ unlock_key(const IdemDigest *digest)
 
 	if (TEST_WITHOUT("key_lock"))
 		return;
-	lock_tag(&tag, IDEMQ_LOCK_KEY, digest_half(digest, 0));
+	lock_tag(&tag, IDEMQ_LOCK_KEY, digest_lock_bits(digest));
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
@@ -184,26 +191,29 @@ insert_claim(const ClaimKey *key, bool *inserted)
 							 IDEMQ_SCHEMA)));
 
 		TEST_POINT("claim-chosen");
-		switch (leaf_open(leaf, RowExclusiveLock, false, &rel))
+		if (!leaf_open_held(leaf, RowExclusiveLock, &rel))
 		{
-			case LEAF_OPENED:
-				break;
-			case LEAF_BUSY:
-				return LOOK_BUSY;
-			case LEAF_CHANGED:
-				continue;
-		}
+			switch (leaf_open(leaf, RowExclusiveLock, false, &rel))
+			{
+				case LEAF_OPENED:
+					break;
+				case LEAF_BUSY:
+					return LOOK_BUSY;
+				case LEAF_CHANGED:
+					continue;
+			}
 
-		/*
-		 * Time went on before we got the lock.  Expiry relies on it that
-		 * whoever has the lock on a leaf checks only then that it is the
-		 * leaf's turn; see expire.c.
-		 */
-		stamp = Max(clock_wall(), clock_floor(&set->base));
-		if (!TEST_WITHOUT("leaf_recheck") && catalog_leaf_for(set, stamp) != leaf)
-		{
-			leaf_close(rel, RowExclusiveLock);
-			continue;
+			/*
+			 * Time went on before we got the lock.  Expiry relies on it that
+			 * whoever has the lock on a leaf checks only then that it is the
+			 * leaf's turn; see expire.c.
+			 */
+			stamp = Max(clock_wall(), clock_floor(&set->base));
+			if (!TEST_WITHOUT("leaf_recheck") && catalog_leaf_for(set, stamp) != leaf)
+			{
+				leaf_close(rel, RowExclusiveLock);
+				continue;
+			}
 		}
 		TEST_POINT("claim-leaf-open");
 
@@ -281,6 +291,13 @@ try_to_claim(const ClaimKey *key, bool wait, bool filtered, Sighting *seen,
 	if (result == LOOK_BUSY && wait)
 		catalog_wait_for_lock();
 	return result;
+}
+
+/* A key of a batch is going to be claimed soon. */
+void
+claim_expect(const IdemDigest *digest)
+{
+	filter_prefetch(digest);
 }
 
 /* Claim a key; without wait, say busy rather than wait for another transaction. */

@@ -32,6 +32,7 @@ typedef struct ClaimKey
 	ScopeStats *stats;
 } ClaimKey;
 
+extern void claim_expect(const IdemDigest *digest);
 extern ClaimAnswer claim_take(const ClaimKey *key, bool wait);
 extern bool claim_forget(const ClaimKey *key);
 extern bool claim_seen(const ClaimKey *key, TimestampTz *claimed_at);

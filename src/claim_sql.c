@@ -10,6 +10,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
 #include "miscadmin.h"
+#include "port/pg_bswap.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -24,6 +25,12 @@ PG_FUNCTION_INFO_V1(idem_try_claim);
 PG_FUNCTION_INFO_V1(idem_claim_many);
 PG_FUNCTION_INFO_V1(idem_seen);
 PG_FUNCTION_INFO_V1(idem_forget);
+
+/* How many keys ahead a batch asks for the filter's memory. */
+#define BATCH_AHEAD		3
+
+/* After how many keys a batch gives memory back. */
+#define BATCH_RESET		64
 
 /* One key of a batch. */
 typedef struct BatchItem
@@ -110,15 +117,26 @@ get_key(FunctionCallInfo fcinfo, ClaimKey *out)
 }
 
 /* In digest order; equal keys in the order of the array. */
-static int
-compare_items(const void *a, const void *b)
+static inline int
+compare_items(const BatchItem *x, const BatchItem *y)
 {
-	const BatchItem *x = a;
-	const BatchItem *y = b;
-	int			order = digest_cmp(&x->digest, &y->digest);
+	uint64		a = pg_ntoh64(digest_half(&x->digest, 0));
+	uint64		b = pg_ntoh64(digest_half(&y->digest, 0));
+	int			order;
 
+	if (a != b)
+		return a < b ? -1 : 1;
+	order = digest_cmp(&x->digest, &y->digest);
 	return order != 0 ? order : (x->position > y->position) - (x->position < y->position);
 }
+
+/* sort_items(), with the comparison inlined */
+#define ST_SORT sort_items
+#define ST_ELEMENT_TYPE BatchItem
+#define ST_COMPARE(a, b) compare_items(a, b)
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
 /* idem_claim(key text, scope text) returns boolean */
 Datum
@@ -153,7 +171,8 @@ idem_try_claim(PG_FUNCTION_ARGS)
  *
  * Strictly one key at a time, each taken before the next is looked at, and in
  * digest order, so that two transactions that make one batch each wait for
- * each other in one direction only.
+ * each other in one direction only.  It is also the order of the index, so that
+ * the next key is near the last one in it.
  */
 Datum
 idem_claim_many(PG_FUNCTION_ARGS)
@@ -165,6 +184,7 @@ idem_claim_many(PG_FUNCTION_ARGS)
 	bool	   *isnull;
 	BatchItem  *items;
 	int			n;
+	ClaimKey	key;
 	MemoryContext work;
 	MemoryContext old;
 
@@ -196,21 +216,22 @@ idem_claim_many(PG_FUNCTION_ARGS)
 					   VARDATA_ANY(items[i].key), VARSIZE_ANY_EXHDR(items[i].key),
 					   &items[i].digest);
 	}
-	qsort(items, n, sizeof(BatchItem), compare_items);
+	sort_items(items, n);
 
 	work = AllocSetContextCreate(CurrentMemoryContext, "idemq batch", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(work);
+	key.scope = PointerGetDatum(scope);
+	key.stats = shmem_scope(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope));
 	for (int i = 0; i < n; i++)
 	{
-		ClaimKey	key;
-
 		CHECK_FOR_INTERRUPTS();
-		key.scope = PointerGetDatum(scope);
+		if (i + BATCH_AHEAD < n)
+			claim_expect(&items[i + BATCH_AHEAD].digest);
 		key.key = PointerGetDatum(items[i].key);
 		key.digest = items[i].digest;
-		key.stats = shmem_scope(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope));
 		answers[items[i].position] = BoolGetDatum(claim_take(&key, true) == CLAIM_CLAIMED);
-		MemoryContextReset(work);
+		if (i % BATCH_RESET == 0)
+			MemoryContextReset(work);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(work);

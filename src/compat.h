@@ -11,6 +11,7 @@
 #include "idemq.h"
 
 #include "access/genam.h"
+#include "storage/lock.h"
 
 /* 18 counts index searches in a struct that the caller may hand in */
 #if PG_VERSION_NUM >= 180000
@@ -28,6 +29,13 @@
 #else
 #define compat_may_execute(function, role) \
 	(pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK)
+#endif
+
+/* 17 can ask for stronger modes as well */
+#if PG_VERSION_NUM >= 170000
+#define compat_lock_held(tag, lockmode) LockHeldByMe(tag, lockmode, false)
+#else
+#define compat_lock_held(tag, lockmode) LockHeldByMe(tag, lockmode)
 #endif
 
 /* 17 added a call that ends a series of insertions into an index */

@@ -11,8 +11,26 @@
  *
  * Locking: the caller holds a lock on the leaf (leaf_open).  Locks of leaves
  * that were only looked into are given up at once, because a backend has few
- * fast-path slots and there may be many leaves; the one on the leaf that was
- * written to stays until the end of the transaction, as for any INSERT.
+ * fast-path slots and there may be many leaves, save those of one in which a
+ * transaction finds a second duplicate (keep_locks); those on the leaf that was
+ * written to and on its indexes stay until the end of the transaction.
+ *
+ * What is locked so is remembered, and opened without asking the lock manager
+ * again (leaf_open_held), as long as it is sure that the locks are still there.
+ * They are until the end of the transaction, or until a subtransaction is rolled
+ * back: not only that which took them, because the failure of a cursor gives up
+ * what was locked through it before.  And it is the right ones only while the
+ * set of leaves is the same: there may be a new index.
+ *
+ * Scan and slot of a look are kept for the next one, because to make them anew
+ * costs a tenth of it.  Between looks they hold no pin, no lock and no
+ * reference, so nobody need be told when a transaction ends.  They name the
+ * relations by address, which is good only until the next invalidation that has
+ * to do with our leaves: then the set gets another number, and they are made
+ * anew.  An error in the middle of a look leaves them naming pins that
+ * the server has given up: then their memory is reset as it is.  No function of
+ * a user's runs in a look (catalog.c asks no index that would), so there is
+ * no look within a look.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,13 +51,127 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "clock.h"
 #include "compat.h"
+#include "guc.h"
 #include "testpoint.h"
+
+/* Rows of more columns and leaves of more indexes are put together in allocated memory. */
+#define FEW_COLUMNS		16
+#define FEW_INDEXES		4
+
+/* when the memory of a look has grown beyond this it is made anew */
+#define LOOK_MEMORY		(256 * 1024)
+
+/* A leaf that this transaction has locked, and what it needs of its indexes. */
+typedef struct HeldLeaf
+{
+	Oid			oid;
+	uint64		serial;			/* of the set of leaves; 0: there is none */
+} HeldLeaf;
+
+/* The memory of a look. */
+typedef struct Look
+{
+	uint64		serial;			/* of the set of leaves; 0: there is none */
+	bool		busy;			/* in use, or left behind by an error */
+	Relation	rel;			/* what it was made for */
+	Relation	index;
+	IdemDigest	digest;			/* what the scan looks for */
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	SnapshotData dirty;
+} Look;
+
+static HeldLeaf writing;		/* locked for writing */
+static HeldLeaf refused;		/* a duplicate was found here, */
+static HeldLeaf reading;		/* and then another: locked for reading */
+static Look look;
+static MemoryContext look_context = NULL;
+
+/* The transaction ends, and its locks with it. */
+static void
+forget_held(XactEvent event, void *arg)
+{
+	writing.serial = 0;
+	refused.serial = 0;
+	reading.serial = 0;
+}
+
+/* A subtransaction ends: rolled back, it may take locks with it. */
+static void
+forget_held_sub(SubXactEvent event, SubTransactionId subid,
+				SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && !TEST_WITHOUT("held_abort"))
+		forget_held(XACT_EVENT_ABORT, NULL);
+}
+
+/* Is it this leaf, as it is? */
+static bool
+is_same(const HeldLeaf *held, const Leaf *leaf)
+{
+	return held->oid == leaf->oid && held->serial != 0 &&
+		(held->serial == catalog_leaves_serial() || TEST_WITHOUT("held_serial"));
+}
+
+/* Are leaf and indexes locked until the end of the transaction? */
+static bool
+is_held(const Leaf *leaf, LOCKMODE lockmode)
+{
+	return is_same(&writing, leaf) ||
+		(lockmode == AccessShareLock && is_same(&reading, leaf));
+}
+
+/* Remember that they are, or something else, until then. */
+static void
+remember_held(HeldLeaf *held, const Leaf *leaf)
+{
+	static bool hooked = false;
+
+	if (!hooked)
+	{
+		RegisterXactCallback(forget_held, NULL);
+		RegisterSubXactCallback(forget_held_sub, NULL);
+		hooked = true;
+	}
+	held->oid = leaf->oid;
+	held->serial = catalog_leaves_serial();
+}
+
+/*
+ * A duplicate was found in a leaf: should its locks be kept?  Those of one leaf,
+ * if it is the second time that this transaction finds one there, and not in a
+ * leaf that may expire before the transaction ends: it could not be dropped as
+ * long as there is always somebody who finds duplicates in it.
+ */
+static bool
+keep_locks(const Leaf *leaf)
+{
+	if (!is_same(&refused, leaf))
+	{
+		remember_held(&refused, leaf);
+		return false;
+	}
+	return (reading.serial == 0 || reading.serial != catalog_leaves_serial()) &&
+		leaf->upper > clock_wall() - guc_retention() / 2;
+}
+
+/* Open a leaf that this transaction has locked; false if it has not. */
+bool
+leaf_open_held(const Leaf *leaf, LOCKMODE lockmode, Relation *rel)
+{
+	if (!is_held(leaf, lockmode))
+		return false;
+	*rel = relation_open(leaf->oid, NoLock);
+	return true;
+}
 
 /* Lock and open a leaf, and see that it still is one. */
 LeafOpen
@@ -54,14 +186,12 @@ leaf_open(Leaf *leaf, LOCKMODE lockmode, bool wait, Relation *rel)
 	 * A new lock has made the server accept invalidation messages.  If they
 	 * had to do with our leaves, even the memory of this one is stale.
 	 */
-	*rel = NULL;
-	if (catalog_leaves_valid())
-		*rel = try_relation_open(relid, NoLock);
-	if (*rel == NULL)
+	if (!catalog_leaves_valid())
 	{
 		UnlockRelationOid(relid, lockmode);
 		return LEAF_CHANGED;
 	}
+	*rel = relation_open(relid, NoLock);
 	if (!catalog_know_leaf(leaf, *rel, wait))
 	{
 		relation_close(*rel, lockmode);
@@ -77,10 +207,18 @@ leaf_close(Relation rel, LOCKMODE lockmode)
 	relation_close(rel, lockmode);
 }
 
-/* The WAL position that must be flushed before a row's inserter is durable. */
+/*
+ * The WAL position that must be flushed before a row's inserter is durable.
+ *
+ * The last answer is kept for as long as the statement lasts, so that no other
+ * transaction can have the same number.
+ */
 static XLogRecPtr
 commit_lsn_of(HeapTuple tuple, Buffer buffer)
 {
+	static TransactionId last_xmin = InvalidTransactionId;
+	static XLogRecPtr last_lsn = InvalidXLogRecPtr;
+	static TimestampTz last_statement = 0;
 	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 
 	/*
@@ -89,7 +227,66 @@ commit_lsn_of(HeapTuple tuple, Buffer buffer)
 	 */
 	if (!TransactionIdIsNormal(xmin))
 		return BufferGetLSNAtomic(buffer);
-	return TransactionIdGetCommitLSN(xmin);
+	if (xmin != last_xmin || last_statement != GetCurrentStatementStartTimestamp())
+	{
+		last_lsn = TransactionIdGetCommitLSN(xmin);
+		last_xmin = xmin;
+		last_statement = GetCurrentStatementStartTimestamp();
+	}
+	return last_lsn;
+}
+
+/*
+ * Make scan and slot ready for a look: the kept ones, if they are good for this
+ * index.  What the look allocates goes to their memory.
+ */
+static MemoryContext
+begin_look(Relation rel, Relation index, const IdemDigest *digest)
+{
+	MemoryContext old;
+
+	if (look.serial == 0 || look.serial != catalog_leaves_serial() ||
+		look.rel != rel || look.index != index ||
+		(look.busy && !TEST_WITHOUT("look_busy")) ||
+		MemoryContextMemAllocated(look_context, false) > LOOK_MEMORY)
+	{
+		ScanKeyData key;
+
+		look.serial = 0;
+		if (look_context == NULL)
+			look_context = AllocSetContextCreate(CacheMemoryContext, "idemq look",
+												 ALLOCSET_SMALL_SIZES);
+		MemoryContextReset(look_context);
+		old = MemoryContextSwitchTo(look_context);
+		InitDirtySnapshot(look.dirty);
+
+		/* a copy of the descriptor, and an index, that nobody counts as in use */
+		look.slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(rel)),
+											 &TTSOpsBufferHeapTuple);
+		look.scan = compat_index_beginscan(rel, index, &look.dirty, 1);
+		RelationDecrementReferenceCount(index);
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ,
+					UUIDPGetDatum((pg_uuid_t *) &look.digest));
+		index_rescan(look.scan, &key, 1, NULL, 0);
+		look.rel = rel;
+		look.index = index;
+		look.serial = catalog_leaves_serial();
+	}
+	else
+		old = MemoryContextSwitchTo(look_context);
+	look.busy = true;
+	look.digest = *digest;
+	return old;
+}
+
+/* Give up all pins, and be ready to look for another digest. */
+static void
+end_look(MemoryContext old)
+{
+	ExecClearTuple(look.slot);
+	index_rescan(look.scan, NULL, 1, NULL, 0);
+	look.busy = false;
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -105,31 +302,25 @@ bool
 leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 		  bool as_committed, bool wait, Sighting *seen)
 {
-	Relation	index = catalog_open_index(leaf->probe, AccessShareLock, wait);
-	TupleTableSlot *slot;
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	ScanKeyData key;
+	LOCKMODE	lockmode = is_held(leaf, AccessShareLock) ? NoLock : AccessShareLock;
+	Relation	index = catalog_open_index(leaf->probe, lockmode, wait);
+	MemoryContext old;
 
 	if (index == NULL)
 		return false;
-	slot = table_slot_create(rel, NULL);
-	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ,
-				UUIDPGetDatum((pg_uuid_t *) digest));
-	scan = compat_index_beginscan(rel, index, as_committed ? SnapshotSelf : &dirty, 1);
-	index_rescan(scan, &key, 1, NULL, 0);
+	old = begin_look(rel, index, digest);
+	look.scan->xs_snapshot = as_committed ? SnapshotSelf : &look.dirty;
 
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	while (index_getnext_slot(look.scan, ForwardScanDirection, look.slot))
 	{
-		HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
-		Buffer		buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
+		HeapTuple	tuple = ((HeapTupleTableSlot *) look.slot)->tuple;
+		Buffer		buffer = ((BufferHeapTupleTableSlot *) look.slot)->buffer;
 		TransactionId decider = InvalidTransactionId;
-		TimestampTz claimed_at;
-		bool		isnull;
 
+		TEST_POINT("leaf-found");
 		if (!as_committed)
-			decider = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+			decider = TransactionIdIsValid(look.dirty.xmin)
+				? look.dirty.xmin : look.dirty.xmax;
 		if (TransactionIdIsValid(decider))
 		{
 			if (seen->state == KEY_FREE)
@@ -140,10 +331,17 @@ leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 			continue;
 		}
 
-		claimed_at = DatumGetTimestampTz(slot_getattr(slot, leaf->att_claimed_at, &isnull));
-		if (seen->state >= KEY_MINE && claimed_at <= seen->claimed_at)
-			continue;
-		seen->claimed_at = claimed_at;
+		if (as_committed)
+		{
+			bool		isnull;
+			TimestampTz claimed_at = DatumGetTimestampTz(slot_getattr(look.slot,
+																	  leaf->att_claimed_at,
+																	  &isnull));
+
+			if (seen->state >= KEY_MINE && claimed_at <= seen->claimed_at)
+				continue;
+			seen->claimed_at = claimed_at;
+		}
 		seen->tid = tuple->t_self;
 		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
 			seen->state = KEY_MINE;
@@ -156,9 +354,15 @@ leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 			break;
 	}
 
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, AccessShareLock);
+	end_look(old);
+	if (lockmode != NoLock && seen->state == KEY_TAKEN && !as_committed && keep_locks(leaf))
+	{
+		/* the caller gives its lock on the leaf up: one more, which is to be had */
+		LockRelationOid(leaf->oid, AccessShareLock);
+		remember_held(&reading, leaf);
+		lockmode = NoLock;
+	}
+	index_close(index, lockmode);
 	return true;
 }
 
@@ -202,20 +406,27 @@ insert_foreign_entry(Relation rel, Relation index, HeapTuple tuple)
 	FreeExecutorState(estate);
 }
 
-/* Open every index of a leaf for insertion; false if we would have to wait. */
+/*
+ * Open every index of a leaf for insertion, and have them locked until the end of
+ * the transaction; false if we would have to wait.
+ */
 static bool
 open_indexes(const Leaf *leaf, Relation *indexes, bool wait)
 {
+	LOCKMODE	lockmode = is_held(leaf, RowExclusiveLock) ? NoLock : RowExclusiveLock;
+
 	for (int i = 0; i < leaf->nindexes; i++)
 	{
-		indexes[i] = catalog_open_index(leaf->indexes[i].oid, RowExclusiveLock, wait);
+		indexes[i] = catalog_open_index(leaf->indexes[i].oid, lockmode, wait);
 		if (indexes[i] == NULL)
 		{
 			while (i-- > 0)
-				index_close(indexes[i], RowExclusiveLock);
+				index_close(indexes[i], lockmode);
 			return false;
 		}
 	}
+	if (lockmode != NoLock)
+		remember_held(&writing, leaf);
 	return true;
 }
 
@@ -224,10 +435,17 @@ static HeapTuple
 form_claim(const Leaf *leaf, TupleDesc desc, Datum scope, Datum key,
 		   TimestampTz claimed_at)
 {
-	Datum	   *values = palloc0(sizeof(Datum) * desc->natts);
-	bool	   *isnull = palloc(sizeof(bool) * desc->natts);
-	HeapTuple	tuple;
+	Datum		few_values[FEW_COLUMNS];
+	bool		few_nulls[FEW_COLUMNS];
+	Datum	   *values = few_values;
+	bool	   *isnull = few_nulls;
 
+	if (desc->natts > FEW_COLUMNS)
+	{
+		values = palloc(sizeof(Datum) * desc->natts);
+		isnull = palloc(sizeof(bool) * desc->natts);
+	}
+	memset(values, 0, sizeof(Datum) * desc->natts);
 	memset(isnull, true, sizeof(bool) * desc->natts);
 	values[leaf->att_scope - 1] = scope;
 	values[leaf->att_key - 1] = key;
@@ -237,10 +455,7 @@ form_claim(const Leaf *leaf, TupleDesc desc, Datum scope, Datum key,
 	isnull[leaf->att_key - 1] = false;
 	isnull[leaf->att_claimed_at - 1] = false;
 	isnull[leaf->att_leaf - 1] = false;
-	tuple = heap_form_tuple(desc, values, isnull);
-	pfree(values);
-	pfree(isnull);
-	return tuple;
+	return heap_form_tuple(desc, values, isnull);
 }
 
 /*
@@ -255,22 +470,26 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 			const IdemDigest *digest, TimestampTz claimed_at, bool wait)
 {
 	int			nindexes = leaf->nindexes;
-	Relation   *indexes = palloc(sizeof(Relation) * nindexes);
-	bool	   *is_digest = palloc(sizeof(bool) * nindexes);
+	Relation	few_indexes[FEW_INDEXES];
+	bool		few_digests[FEW_INDEXES];
+	Relation   *indexes = few_indexes;
+	bool	   *is_digest = few_digests;
 	Leaf		copy = *leaf;
 	HeapTuple	tuple;
 	bool		unique = true;
+
+	if (nindexes > FEW_INDEXES)
+	{
+		indexes = palloc(sizeof(Relation) * nindexes);
+		is_digest = palloc(sizeof(bool) * nindexes);
+	}
 
 	/* a function in somebody's index may make us read the leaves anew */
 	for (int i = 0; i < nindexes; i++)
 		is_digest[i] = leaf->indexes[i].digest;
 
 	if (!open_indexes(leaf, indexes, wait))
-	{
-		pfree(indexes);
-		pfree(is_digest);
 		return LEAF_INSERT_BUSY;
-	}
 
 	tuple = form_claim(leaf, RelationGetDescr(rel), scope, key, claimed_at);
 	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
@@ -290,7 +509,7 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 			insert_foreign_entry(rel, indexes[i], tuple);
 	}
 	for (int i = 0; i < nindexes; i++)
-		index_close(indexes[i], RowExclusiveLock);
+		index_close(indexes[i], NoLock);
 
 	if (!unique && leaf_delete(&copy, rel, digest, &tuple->t_self, false) != LEAF_DELETED)
 		ereport(ERROR,
@@ -299,8 +518,6 @@ leaf_insert(Leaf *leaf, Relation rel, Datum scope, Datum key,
 				 errhint("Retry the transaction.")));
 
 	heap_freetuple(tuple);
-	pfree(indexes);
-	pfree(is_digest);
 	return unique ? LEAF_INSERTED : LEAF_CONFLICT;
 }
 

@@ -32,7 +32,7 @@ typedef struct Sighting
 	KeyState	state;
 	TransactionId decider;		/* KEY_OPEN: whom to wait for */
 	XLogRecPtr	commit_lsn;		/* KEY_TAKEN: what must be flushed */
-	TimestampTz claimed_at;		/* KEY_MINE, KEY_TAKEN */
+	TimestampTz claimed_at;		/* the same, when asked as_committed */
 	ItemPointerData tid;		/* KEY_MINE, KEY_TAKEN */
 } Sighting;
 
@@ -58,6 +58,7 @@ typedef enum LeafDelete
 } LeafDelete;
 
 extern LeafOpen leaf_open(Leaf *leaf, LOCKMODE lockmode, bool wait, Relation *rel);
+extern bool leaf_open_held(const Leaf *leaf, LOCKMODE lockmode, Relation *rel);
 extern void leaf_close(Relation rel, LOCKMODE lockmode);
 extern bool leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 					  bool as_committed, bool wait, Sighting *seen);
