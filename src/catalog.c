@@ -307,14 +307,17 @@ catalog_lock(Oid relid, LOCKMODE lockmode, bool wait)
 }
 
 /*
- * Wait until the lock that catalog_lock() could not get last may be had.  Who
- * holds the key lock gives it up before.
+ * Wait for the lock that catalog_lock() could not get last, and keep it until the
+ * end of the transaction.  Who holds the key lock gives it up before.
+ *
+ * It is not given back: we may have got it before somebody who queues for the
+ * relation, because he waits for us or the deadlock detector has put us before
+ * him.  Then it would not be to be had without waiting the next time either.
  */
 void
 catalog_wait_for_lock(void)
 {
 	LockRelationOid(missed_lock, missed_lock_mode);
-	UnlockRelationOid(missed_lock, missed_lock_mode);
 }
 
 /*

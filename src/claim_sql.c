@@ -135,6 +135,7 @@ compare_items(const BatchItem *x, const BatchItem *y)
 #define ST_ELEMENT_TYPE BatchItem
 #define ST_COMPARE(a, b) compare_items(a, b)
 #define ST_SCOPE static
+#define ST_CHECK_FOR_INTERRUPTS
 #define ST_DEFINE
 #include "lib/sort_template.h"
 

@@ -18,8 +18,9 @@
  * What is locked so is remembered, and opened without asking the lock manager
  * again (leaf_open_held), as long as it is sure that the locks are still there.
  * They are until the end of the transaction, or until a subtransaction is rolled
- * back: not only that which took them, because the failure of a cursor gives up
- * what was locked through it before.  And it is the right ones only while the
+ * back.  The subtransaction owns those of the leaf that it has written to, not the
+ * cursor through which that was done: a cursor that fails gives up what it owns, though
+ * what it has inserted before may live on.  And it is the right ones only while the
  * set of leaves is the same: there may be a new index.
  *
  * Scan and slot of a look are kept for the next one, because to make them anew
@@ -53,6 +54,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -355,12 +357,16 @@ leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 	}
 
 	end_look(old);
-	if (lockmode != NoLock && seen->state == KEY_TAKEN && !as_committed && keep_locks(leaf))
+	if (lockmode != NoLock && seen->state == KEY_TAKEN && !as_committed && keep_locks(leaf) &&
+		ConditionalLockRelationOid(leaf->oid, RowExclusiveLock))
 	{
-		/* the caller gives its lock on the leaf up: one more, which is to be had */
-		LockRelationOid(leaf->oid, AccessShareLock);
-		remember_held(&reading, leaf);
-		lockmode = NoLock;
+		/*
+		 * A writer's locks, though we only read: whoever wants to have the leaf
+		 * for himself then waits for us before he has anything that we need, and
+		 * catalog_lock() knows that he does.
+		 */
+		if (ConditionalLockRelationOid(leaf->probe, RowExclusiveLock))
+			remember_held(&reading, leaf);
 	}
 	index_close(index, lockmode);
 	return true;
@@ -407,6 +413,23 @@ insert_foreign_entry(Relation rel, Relation index, HeapTuple tuple)
 }
 
 /*
+ * Let the (sub)transaction own the locks on a leaf and its indexes, which we
+ * hold.  A cursor gives up what was locked through it when it fails, though rows
+ * that it has inserted before may live on; then the leaf could be dropped.
+ */
+static void
+lock_for_transaction(const Leaf *leaf)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelationOid(leaf->oid, RowExclusiveLock);
+	for (int i = 0; i < leaf->nindexes; i++)
+		LockRelationOid(leaf->indexes[i].oid, RowExclusiveLock);
+	CurrentResourceOwner = owner;
+}
+
+/*
  * Open every index of a leaf for insertion, and have them locked until the end of
  * the transaction; false if we would have to wait.
  */
@@ -426,7 +449,10 @@ open_indexes(const Leaf *leaf, Relation *indexes, bool wait)
 		}
 	}
 	if (lockmode != NoLock)
+	{
+		lock_for_transaction(leaf);
 		remember_held(&writing, leaf);
+	}
 	return true;
 }
 
