@@ -5,13 +5,26 @@ EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(EXTENSION).co
 
 MODULE_big = idemq
 OBJS = \
+	src/advance.o \
 	src/blake2b.o \
+	src/capture.o \
+	src/capture_json.o \
+	src/capture_move.o \
+	src/capture_sql.o \
 	src/catalog.o \
+	src/checkpoint.o \
 	src/claim.o \
 	src/claim_sql.o \
 	src/clock.o \
+	src/consume.o \
+	src/consumer.o \
+	src/consumer_info.o \
+	src/consumer_sql.o \
 	src/ddl.o \
+	src/dead_letter.o \
 	src/digest.o \
+	src/durable.o \
+	src/event.o \
 	src/expire.o \
 	src/filter.o \
 	src/filter_build.o \
@@ -22,14 +35,32 @@ OBJS = \
 	src/idemq.o \
 	src/key.o \
 	src/leaf.o \
+	src/lease.o \
+	src/ledger.o \
+	src/logleaf.o \
 	src/maintain.o \
+	src/moment.o \
+	src/outbox.o \
+	src/outbox_emit.o \
+	src/outbox_leaf.o \
+	src/parent.o \
+	src/parked.o \
 	src/partition.o \
 	src/partman.o \
+	src/reshard.o \
+	src/retention.o \
+	src/retry.o \
 	src/shmem.o \
+	src/spi_plan.o \
 	src/stats.o \
 	src/status.o \
+	src/status_outbox.o \
 	src/testpoint.o \
-	src/worker.o
+	src/turn.o \
+	src/wait.o \
+	src/window.o \
+	src/worker.o \
+	src/xactstate.o
 
 PARTS = $(sort $(wildcard sql/parts/*.sql))
 DATA = $(filter-out sql/$(EXTENSION)--$(EXTVERSION).sql,$(wildcard sql/$(EXTENSION)--*.sql))

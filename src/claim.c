@@ -84,6 +84,7 @@
 #include "lock.h"
 #include "shmem.h"
 #include "testpoint.h"
+#include "xactstate.h"
 
 /* How often a row that came by SQL may win a race before we suspect an index. */
 #define MAX_CONFLICTS	10
@@ -316,6 +317,8 @@ claim_take(const ClaimKey *key, bool wait)
 		{
 			if (idemq_durable_claims && !TEST_WITHOUT("sync_commit"))
 				ForceSyncCommit();
+			xactstate_note_claim((text *) DatumGetPointer(key->scope),
+								 (text *) DatumGetPointer(key->key));
 			stats_count(key->stats, CLAIM_STAT_CLAIMED);
 			return CLAIM_CLAIMED;
 		}

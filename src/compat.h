@@ -43,4 +43,36 @@
 #define index_insert_cleanup(index, info) ((void) 0)
 #endif
 
+/* 16 frees the extra value of a setting itself, and has its own allocator for it */
+#if PG_VERSION_NUM >= 160000
+#define compat_guc_malloc(size) guc_malloc(LOG, size)
+#define compat_guc_free(pointer) guc_free(pointer)
+#else
+#define compat_guc_malloc(size) malloc(size)
+#define compat_guc_free(pointer) free(pointer)
+#endif
+
+/* 18 has generated columns that are not stored, and are not in the rows that triggers see */
+#if PG_VERSION_NUM >= 180000
+#include "rewrite/rewriteHandler.h"
+#define compat_is_virtual(attribute) \
+	((attribute)->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL)
+#define compat_generation_expression(rel, attno) \
+	build_generation_expression(rel, attno)
+#define compat_expand_generated(node, rel, varno) \
+	expand_generated_columns_in_expr(node, rel, varno)
+#else
+#define compat_is_virtual(attribute) false
+#define compat_generation_expression(rel, attno) NULL
+#define compat_expand_generated(node, rel, varno) (node)
+#endif
+
+/* the minor releases of May 2025 made it flags, so that it is known whether it is known */
+#ifdef SYNC_STANDBY_DEFINED
+#define compat_sync_standbys_defined(ctl) \
+	(((ctl)->sync_standbys_status & SYNC_STANDBY_DEFINED) != 0)
+#else
+#define compat_sync_standbys_defined(ctl) ((ctl)->sync_standbys_defined)
+#endif
+
 #endif							/* IDEMQ_COMPAT_H */

@@ -174,60 +174,9 @@ is_unchanged(Oid relid, const LeafEnd *end)
 	return now.nblocks == end->nblocks && now.lsn == end->lsn;
 }
 
-/* Empty the permanent leaf, on which we hold the lock. */
-static void
-truncate_leaf(Oid relid)
-{
-	Relation	rel = relation_open(relid, NoLock);
-	bool		triggers = rel->trigdesc != NULL &&
-		(rel->trigdesc->trig_truncate_before_statement ||
-		 rel->trigdesc->trig_truncate_after_statement);
-
-	relation_close(rel, NoLock);
-	if (triggers)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("%s has a trigger on TRUNCATE, which would run with the owner's rights",
-						ddl_name(relid)),
-				 errhint("Drop the trigger.")));
-	ddl_run(psprintf("TRUNCATE ONLY %s", ddl_name(relid)));
-}
-
-/* Drop a leaf, on which we hold the lock. */
-static void
-drop_leaf(Oid relid)
-{
-	ddl_run(psprintf("DROP TABLE %s", ddl_name(relid)));
-}
-
-/*
- * Let a leaf go; false if that did not work.  One that cannot be dropped does
- * not keep the others.
- */
-static bool
-let_go(ExpireRound *round, Oid relid, bool permanent)
-{
-	char	   *name = ddl_name(relid);
-	ErrorData  *error = ddl_attempt(permanent ? truncate_leaf : drop_leaf, relid);
-
-	if (error == NULL)
-	{
-		ereport(DEBUG1, (errmsg_internal("let go of expired partition %s", name)));
-		return true;
-	}
-	round->nfailed++;
-	snprintf(round->error, sizeof(round->error), "%s", error->message);
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not let go of expired partition %s: %s", name, error->message),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0));
-	return false;
-}
-
 /* Drop the leaf that the step before has found expired; false if it is busy. */
 static bool
-drop_condemned(ExpireRound *round)
+drop_condemned(ExpireRound *round, DdlFailures *failures)
 {
 	LeafSet    *set;
 	TimestampTz trusted;
@@ -260,14 +209,14 @@ drop_condemned(ExpireRound *round)
 		if (leaf->oid != relid || !expire_is_due(set, leaf, trusted))
 			continue;
 		return may_expire(set, trusted) && is_unchanged(relid, &round->end) &&
-			let_go(round, relid, leaf->permanent);
+			ddl_let_go(relid, leaf->permanent, failures);
 	}
 	return false;
 }
 
 /* Look at one leaf, or drop it.  True if there may be more to do. */
 bool
-expire_step(ExpireRound *round)
+expire_step(ExpireRound *round, DdlFailures *failures)
 {
 	LeafSet    *set;
 	TimestampTz trusted;
@@ -279,7 +228,7 @@ expire_step(ExpireRound *round)
 		return false;
 	if (OidIsValid(round->condemned))
 	{
-		if (drop_condemned(round))
+		if (drop_condemned(round, failures))
 			round->ndropped++;
 		/* dropped or busy: not again in this round */
 		skip(round);

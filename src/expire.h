@@ -14,6 +14,7 @@
 #include "storage/block.h"
 
 #include "catalog.h"
+#include "ddl.h"
 
 #define EXPIRE_SKIPPED		256
 
@@ -25,20 +26,18 @@ typedef struct LeafEnd
 } LeafEnd;
 
 /* One round, over several transactions. */
-typedef struct MaintainRound
+typedef struct ExpireRound
 {
 	int			ndropped;
 	Oid			condemned;		/* found expired, to be dropped next */
 	Oid			at_hand;		/* what the present step is about */
 	bool		parent_busy;	/* its lock was not to be had in time */
 	LeafEnd		end;			/* of the condemned one */
-	int			nfailed;		/* drops that did not work */
-	char		error[256];		/* of the last one that did not */
 	int			nskipped;
 	Oid			skipped[EXPIRE_SKIPPED];	/* leaves left for the next round */
 } ExpireRound;
 
-extern bool expire_step(ExpireRound *round);
+extern bool expire_step(ExpireRound *round, DdlFailures *failures);
 extern bool expire_is_due(const LeafSet *set, const Leaf *leaf, TimestampTz trusted);
 
 #endif							/* IDEMQ_EXPIRE_H */

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * grants.c
- *	  Who may claim in which scope.
+ *	  Who may claim in which scope, and consume for which consumer.
  *
  * EXECUTE on the functions is granted by idem_grant, and PostgreSQL enforces
- * it.  What EXECUTE cannot express is a grant for one scope alone; that is
- * kept in idemq.grants, which only idem_grant and idem_revoke write.
+ * it.  What EXECUTE cannot express is a grant for one scope or consumer
+ * alone; that is kept in idemq.grants, which only idem_grant and idem_revoke write.
  *
  * A row counts only if its role may execute the function that is being called:
  * it outlives a role that is dropped, and a new role of that name has not got
@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(idemq_grants_changed);
 
 #define GRANTS_COLUMNS	3
 
-/* What the current user may do. */
+/* What a user may do. */
 typedef struct Rights
 {
 	bool		valid;
@@ -52,6 +52,8 @@ typedef struct Rights
 	bool		admin;
 	bool		claim_all;
 	List	   *scopes;			/* text, claim in these */
+	bool		consume_all;
+	List	   *consumers;		/* text, consume for these */
 } Rights;
 
 static Rights rights;
@@ -76,6 +78,35 @@ forget_rights_of_roles(Datum arg, int cacheid, uint32 hashvalue)
 	rights.stale = true;
 }
 
+/* Note a right to one object, or to all of them. */
+static void
+add_right(bool *all, List **objects, Datum object, bool isnull)
+{
+	MemoryContext old = MemoryContextSwitchTo(rights_context);
+
+	if (isnull)
+		*all = true;
+	else
+		*objects = lappend(*objects, DatumGetTextPCopy(object));
+	MemoryContextSwitchTo(old);
+}
+
+/* Is a name among the objects? */
+static bool
+has_object(const List *objects, const char *name, int len)
+{
+	ListCell   *cell;
+
+	foreach(cell, objects)
+	{
+		text	   *object = lfirst(cell);
+
+		if (VARSIZE_ANY_EXHDR(object) == len && memcmp(VARDATA_ANY(object), name, len) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Read the rows that apply to a user who calls a function. */
 static void
 read_rights(Oid user, Oid function)
@@ -84,12 +115,13 @@ read_rights(Oid user, Oid function)
 	Snapshot	snapshot;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	MemoryContext old;
 
 	rights.valid = false;
 	rights.admin = false;
 	rights.claim_all = false;
 	rights.scopes = NIL;
+	rights.consume_all = false;
+	rights.consumers = NIL;
 	MemoryContextReset(rights_context);
 	rights.user = user;
 	rights.function = function;
@@ -119,28 +151,20 @@ read_rights(Oid user, Oid function)
 		capability = TextDatumGetCString(values[1]);
 		if (strcmp(capability, "admin") == 0)
 			rights.admin = true;
-		else if (strcmp(capability, "claim") != 0)
-			continue;
-		else if (isnull[2])
-			rights.claim_all = true;
-		else
-		{
-			old = MemoryContextSwitchTo(rights_context);
-			rights.scopes = lappend(rights.scopes, DatumGetTextPCopy(values[2]));
-			MemoryContextSwitchTo(old);
-		}
+		else if (strcmp(capability, "claim") == 0)
+			add_right(&rights.claim_all, &rights.scopes, values[2], isnull[2]);
+		else if (strcmp(capability, "consume") == 0)
+			add_right(&rights.consume_all, &rights.consumers, values[2], isnull[2]);
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 }
 
-/* The current user's rights, for the function that is being called. */
+/* A user's rights, for the function that is being called. */
 static const Rights *
-my_rights(Oid function)
+rights_of(Oid user, Oid function)
 {
-	Oid			user = GetUserId();
-
 	if (rights.valid && rights.user == user && rights.function == function)
 		return &rights;
 	if (rights_context == NULL)
@@ -161,20 +185,12 @@ void
 grants_require_scope(const char *scope, int len, Oid function)
 {
 	const Rights *mine;
-	ListCell   *cell;
 
 	if (superuser())
 		return;
-	mine = my_rights(function);
-	if (mine->claim_all || mine->admin)
+	mine = rights_of(GetUserId(), function);
+	if (mine->claim_all || mine->admin || has_object(mine->scopes, scope, len))
 		return;
-	foreach(cell, mine->scopes)
-	{
-		text	   *name = lfirst(cell);
-
-		if (VARSIZE_ANY_EXHDR(name) == len && memcmp(VARDATA_ANY(name), scope, len) == 0)
-			return;
-	}
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for scope \"%.*s\"", len, scope),
@@ -183,11 +199,31 @@ grants_require_scope(const char *scope, int len, Oid function)
 					 quote_literal_cstr(pnstrdup(scope, len)))));
 }
 
+/* See that a user may consume for a consumer. */
+void
+grants_require_consumer(Oid user, const char *consumer, Oid function)
+{
+	const Rights *theirs;
+
+	if (superuser_arg(user))
+		return;
+	theirs = rights_of(user, function);
+	if (theirs->consume_all || theirs->admin ||
+		has_object(theirs->consumers, consumer, strlen(consumer)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for consumer \"%s\"", consumer),
+			 errhint("An administrator can run SELECT idem_grant(%s, 'consume', %s).",
+					 quote_literal_cstr(GetUserNameFromId(user, false)),
+					 quote_literal_cstr(consumer))));
+}
+
 /* See that the current user administers idemq. */
 void
 grants_require_admin(const char *what, Oid function)
 {
-	if (superuser() || my_rights(function)->admin)
+	if (superuser() || rights_of(GetUserId(), function)->admin)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * grants.h
- *	  Who may claim in which scope.
+ *	  Who may claim in which scope, and consume for which consumer.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,6 +12,7 @@
 
 extern void grants_init(void);
 extern void grants_require_scope(const char *scope, int len, Oid function);
+extern void grants_require_consumer(Oid user, const char *consumer, Oid function);
 extern void grants_require_admin(const char *what, Oid function);
 
 #endif							/* IDEMQ_GRANTS_H */

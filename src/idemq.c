@@ -14,8 +14,10 @@
 #include "filter.h"
 #include "grants.h"
 #include "guc.h"
+#include "outbox.h"
 #include "shmem.h"
 #include "worker.h"
+#include "xactstate.h"
 
 PG_MODULE_MAGIC;
 
@@ -28,6 +30,8 @@ _PG_init(void)
 	guc_define();
 	catalog_init();
 	grants_init();
+	outbox_init();
+	xactstate_init();
 
 	if (!process_shared_preload_libraries_in_progress)
 		return;

@@ -27,6 +27,7 @@
 
 #define IDEMQ_SCHEMA			"idemq"
 #define IDEMQ_PROCESSED			"processed"
+#define IDEMQ_OUTBOX			"outbox"
 #define IDEMQ_CLOCK				"clock"
 #define IDEMQ_GRANTS			"grants"
 #define IDEMQ_DIGEST			"digest"

@@ -22,7 +22,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres.h"
+#include "key.h"
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
@@ -49,6 +49,19 @@ append_part(StringInfo key, const char *part, int len)
 		}
 	}
 	appendBinaryStringInfo(key, plain, end - plain);
+}
+
+/* The key of a scope and a key within it, as idem_key(scope, key) gives it. */
+text *
+key_compose(const text *scope, const text *key)
+{
+	StringInfoData composite;
+
+	initStringInfo(&composite);
+	append_part(&composite, VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope));
+	appendStringInfoChar(&composite, ':');
+	append_part(&composite, VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key));
+	return cstring_to_text_with_len(composite.data, composite.len);
 }
 
 /* Reports a null where there must be a part. */

@@ -262,7 +262,10 @@ begin_look(Relation rel, Relation index, const IdemDigest *digest)
 		old = MemoryContextSwitchTo(look_context);
 		InitDirtySnapshot(look.dirty);
 
-		/* a copy of the descriptor, and an index, that nobody counts as in use */
+		/*
+		 * a copy of the descriptor, and an index, that nobody counts as in
+		 * use
+		 */
 		look.slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(rel)),
 											 &TTSOpsBufferHeapTuple);
 		look.scan = compat_index_beginscan(rel, index, &look.dirty, 1);
@@ -361,9 +364,9 @@ leaf_look(Leaf *leaf, Relation rel, const IdemDigest *digest,
 		ConditionalLockRelationOid(leaf->oid, RowExclusiveLock))
 	{
 		/*
-		 * A writer's locks, though we only read: whoever wants to have the leaf
-		 * for himself then waits for us before he has anything that we need, and
-		 * catalog_lock() knows that he does.
+		 * A writer's locks, though we only read: whoever wants to have the
+		 * leaf for himself then waits for us before he has anything that we
+		 * need, and catalog_lock() knows that he does.
 		 */
 		if (ConditionalLockRelationOid(leaf->probe, RowExclusiveLock))
 			remember_held(&reading, leaf);

@@ -10,8 +10,18 @@
  *
  * ROUND	one maintenance round at a time in a database; held by a session
  *			for the length of the round.
+ * LOG		keeps the partitions of the log: shared by who makes a position
+ *			(subscribe, seek, adopt), exclusive for who takes a partition
+ *			away; until the end of the transaction.
+ * SHARD	the right to change the state of one shard of a consumer, named by
+ *			the consumer's number and the shard; until the end of the
+ *			transaction.  Several are taken in ascending order.
  * KEY		the right to decide about a digest; held for microseconds, never
  *			while waiting for a transaction.
+ *
+ * Writers keep their locks on partitions to the end of their transaction, and
+ * may take any of these after them.  So whoever takes a partition away locks it
+ * last, and waits for none of these while it has it.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +37,8 @@ typedef enum IdemLockClass
 {
 	IDEMQ_LOCK_ROUND = 0x1D01,
 	IDEMQ_LOCK_KEY = 0x1D02,
+	IDEMQ_LOCK_SHARD = 0x1D03,
+	IDEMQ_LOCK_LOG = 0x1D04,
 } IdemLockClass;
 
 /* Name a lock of ours in this database. */
@@ -34,6 +46,13 @@ static inline void
 lock_tag(LOCKTAG *tag, IdemLockClass class, uint64 id)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (id >> 32), (uint32) id, class);
+}
+
+/* What the lock of a shard is called. */
+static inline uint64
+lock_shard_id(int32 consumer, int32 shard)
+{
+	return (uint64) (uint32) consumer << 32 | (uint32) shard;
 }
 
 #endif							/* IDEMQ_LOCK_H */

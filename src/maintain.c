@@ -5,13 +5,15 @@
  *
  * A round is a series of steps, each a transaction of its own: first the
  * clock, then creations, one partition each, then drops, one partition each.
- * A drop that fails never undoes a creation.  The background worker runs
+ * A drop that fails never undoes a creation.  What the outbox needs besides comes
+ * in between.  The background worker runs
  * rounds, and so does idem_maintain().
  *
  * What happens in a step happens as the owner of idemq.processed, in a
  * security-restricted context with pinned settings, and runs nobody's code:
- * there are no triggers on CREATE, ATTACH and DROP, and a leaf with a TRUNCATE
- * trigger is not truncated.
+ * there are no triggers on CREATE, ATTACH and DROP, a leaf with a TRUNCATE
+ * trigger is not truncated, and where rows are written triggers are off (those
+ * that fire always are the owner's).
  *
  *-------------------------------------------------------------------------
  */
@@ -32,6 +34,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "checkpoint.h"
 #include "clock.h"
 #include "ddl.h"
 #include "grants.h"
@@ -58,25 +61,61 @@ static const struct
 	{"default_tablespace", ""},
 	{"default_table_access_method", "heap"},
 	{"client_min_messages", "warning"},
+	{"jit", "off"},
 	{"statement_timeout", "0"},
 };
 
-/* A duty, for the log. */
-const char *
-maintain_duty_name(MaintainDuty duty)
+/* Which half of idemq a duty is for. */
+typedef enum DutyFor
 {
-	switch (duty)
+	FOR_BOTH,
+	FOR_CLAIMS,
+	FOR_LOG,
+} DutyFor;
+
+static const struct
+{
+	const char *name;			/* for the server's log */
+	DutyFor		half;
+	bool		lets_go;		/* takes something away when its time is over */
+	bool		writes;			/* rows */
+}			duties[MAINTAIN_DUTIES] = {
+	[DUTY_CLOCK] = {"noting the time", FOR_BOTH, false, true},
+	[DUTY_MAKE] = {"making partitions of idemq.processed", FOR_CLAIMS, false, false},
+	[DUTY_MAKE_LOG] = {"making partitions of idemq.outbox", FOR_LOG, false, false},
+	[DUTY_ADVANCE] = {"moving idle consumers along", FOR_LOG, false, true},
+	[DUTY_CHECKPOINT] = {"writing checkpoints of the outbox", FOR_LOG, false, true},
+	[DUTY_TURN] = {"turning the ledgers over", FOR_LOG, false, true},
+	[DUTY_EXPIRE] = {"dropping expired partitions of idemq.processed", FOR_CLAIMS, true, false},
+	[DUTY_RETENTION] = {"dropping expired partitions of idemq.outbox", FOR_LOG, true, false},
+	[DUTY_DEAD] = {"taking old dead letters away", FOR_LOG, true, true},
+	[DUTY_FILTER] = {"building the filter", FOR_CLAIMS, false, false},
+};
+
+/*
+ * Has a duty something to look after, where something was claimed, or emitted,
+ * since the server started?  The sooner a new boot's clock is noted the better.
+ */
+bool
+maintain_is_wanted(MaintainDuty duty, bool in_use, bool log_in_use)
+{
+	switch (duties[duty].half)
 	{
-		case DUTY_CLOCK:
-			return "noting the time";
-		case DUTY_MAKE:
-			return "making partitions";
-		case DUTY_EXPIRE:
-			return "dropping expired partitions";
-		case DUTY_FILTER:
-			return "building the filter";
+		case FOR_BOTH:
+			return true;
+		case FOR_CLAIMS:
+			return in_use;
+		case FOR_LOG:
+			return log_in_use;
 	}
-	return "?";
+	return false;
+}
+
+/* Must the time be known for it? */
+bool
+maintain_lets_go(MaintainDuty duty)
+{
+	return duties[duty].lets_go;
 }
 
 /* Who owns a table? */
@@ -138,7 +177,7 @@ add_context(void *arg)
  * will commit.  True if the duty wants another step.
  */
 bool
-maintain_step(ExpireRound *round, MaintainDuty duty)
+maintain_step(MaintainRound *round, MaintainDuty duty)
 {
 	ErrorContextCallback context;
 	Oid			user;
@@ -147,8 +186,8 @@ maintain_step(ExpireRound *round, MaintainDuty duty)
 	bool		more = false;
 
 	context.callback = add_context;
-	context.arg = psprintf("%s of \"%s.%s\" in database \"%s\"", maintain_duty_name(duty),
-						   IDEMQ_SCHEMA, IDEMQ_PROCESSED, get_database_name(MyDatabaseId));
+	context.arg = psprintf("%s in database \"%s\"", duties[duty].name,
+						   get_database_name(MyDatabaseId));
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 
@@ -163,12 +202,18 @@ maintain_step(ExpireRound *round, MaintainDuty duty)
 	 */
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	/* what is locked first and read afterwards must be read afresh */
+	(void) set_config_option("transaction_isolation", "read committed", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	nest_level = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(pinned_settings); i++)
 		(void) set_config_option(pinned_settings[i].name, pinned_settings[i].value,
 								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("lock_timeout", psprintf("%d", idemq_drop_lock_timeout),
 							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	if (duties[duty].writes)
+		(void) set_config_option("session_replication_role", "replica",
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 
@@ -179,10 +224,28 @@ maintain_step(ExpireRound *round, MaintainDuty duty)
 			note_time();
 			break;
 		case DUTY_MAKE:
-			more = partition_make();
+			more = partition_make(&parent_processed);
+			break;
+		case DUTY_MAKE_LOG:
+			more = partition_make(&parent_outbox);
 			break;
 		case DUTY_EXPIRE:
-			more = expire_step(round);
+			more = expire_step(&round->expire, &round->failures);
+			break;
+		case DUTY_ADVANCE:
+			more = advance_step(&round->advance);
+			break;
+		case DUTY_CHECKPOINT:
+			more = checkpoint_step();
+			break;
+		case DUTY_TURN:
+			more = turn_step(&round->turn);
+			break;
+		case DUTY_RETENTION:
+			more = retention_step(&round->retention, &round->failures);
+			break;
+		case DUTY_DEAD:
+			more = retention_dead_step();
 			break;
 		case DUTY_FILTER:
 			more = filter_build_step(catalog_leaves());
@@ -221,8 +284,6 @@ maintain_end_round(void)
 Datum
 idem_maintain(PG_FUNCTION_ARGS)
 {
-	ExpireRound round = {0};
-
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
 		castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
@@ -241,8 +302,11 @@ idem_maintain(PG_FUNCTION_ARGS)
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	PG_TRY();
 	{
+		/* the caller's transaction has an isolation level of its own */
+		SPI_commit();
 		for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
 		{
+			MaintainRound round = {0};
 			bool		more;
 
 			do

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * maintain.h
- *	  Partitions: making them ahead of time, and dropping those that expired.
+ *	  Maintenance rounds: what is done for the tables, and by whom.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,20 +10,42 @@
 
 #include "idemq.h"
 
+#include "advance.h"
+#include "ddl.h"
 #include "expire.h"
+#include "retention.h"
+#include "turn.h"
 
+/* In this order: creations before drops, and last what may take long. */
 typedef enum MaintainDuty
 {
 	DUTY_CLOCK,					/* note what time it is believed to be */
 	DUTY_MAKE,					/* make partitions ahead */
+	DUTY_MAKE_LOG,				/* the same for the log */
+	DUTY_ADVANCE,				/* move idle consumers along */
+	DUTY_CHECKPOINT,			/* note where the log is */
+	DUTY_TURN,					/* begin another ledger */
 	DUTY_EXPIRE,				/* drop partitions that are past retention */
+	DUTY_RETENTION,				/* the same for the log */
+	DUTY_DEAD,					/* take old dead letters away */
 	DUTY_FILTER,				/* build the filter */
 } MaintainDuty;
 
 #define MAINTAIN_DUTIES		(DUTY_FILTER + 1)
 
-extern bool maintain_step(ExpireRound *round, MaintainDuty duty);
-extern const char *maintain_duty_name(MaintainDuty duty);
+/* What one round has come to, of one duty. */
+typedef struct MaintainRound
+{
+	ExpireRound expire;
+	RetentionRound retention;
+	AdvanceRound advance;
+	TurnRound	turn;
+	DdlFailures failures;
+} MaintainRound;
+
+extern bool maintain_is_wanted(MaintainDuty duty, bool in_use, bool log_in_use);
+extern bool maintain_lets_go(MaintainDuty duty);
+extern bool maintain_step(MaintainRound *round, MaintainDuty duty);
 extern bool maintain_begin_round(bool wait);
 extern void maintain_end_round(void);
 

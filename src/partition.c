@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * partition.c
- *	  Making partitions ahead of time.
+ *	  Making partitions ahead of time, of both tables.
  *
  * Locking: CREATE TABLE and its index are nobody's business until
  * ATTACH, which takes SHARE UPDATE EXCLUSIVE on the parent.  PARTITION OF would
@@ -27,8 +27,6 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "catalog.h"
-#include "clock.h"
 #include "ddl.h"
 #include "guc.h"
 #include "partman.h"
@@ -54,7 +52,7 @@ floor_time(TimestampTz time, int64 interval)
  * enough of them.
  */
 static bool
-next_bounds(const LeafSet *set, TimestampTz trusted, TimestampTz *lower,
+next_bounds(const Spans *spans, TimestampTz trusted, TimestampTz *lower,
 			TimestampTz *upper)
 {
 	int64		interval = idemq_partition_interval * USECS_PER_SEC;
@@ -67,14 +65,13 @@ next_bounds(const LeafSet *set, TimestampTz trusted, TimestampTz *lower,
 	do
 	{
 		moved = false;
-		for (int i = 0; i < set->nleaves; i++)
+		for (int i = 0; i < spans->n; i++)
 		{
-			const Leaf *leaf = &set->leaves[i];
+			const Span *span = &spans->span[i];
 
-			if (leaf->upper > at && leaf->lower <= at &&
-				!(TIMESTAMP_IS_NOBEGIN(leaf->lower) && TIMESTAMP_IS_NOEND(leaf->upper)))
+			if (span->upper > at && span->lower <= at && !span->takes_all)
 			{
-				at = leaf->upper;
+				at = span->upper;
 				moved = true;
 			}
 		}
@@ -84,23 +81,37 @@ next_bounds(const LeafSet *set, TimestampTz trusted, TimestampTz *lower,
 
 	*lower = floor_time(at, interval);
 	*upper = *lower + interval;
-	for (int i = 0; i < set->nleaves; i++)
+	for (int i = 0; i < spans->n; i++)
 	{
-		const Leaf *leaf = &set->leaves[i];
+		const Span *span = &spans->span[i];
 
-		if (TIMESTAMP_IS_NOBEGIN(leaf->lower) && TIMESTAMP_IS_NOEND(leaf->upper))
-			continue;			/* a DEFAULT partition */
-		if (leaf->upper <= at && leaf->upper > *lower)
-			*lower = leaf->upper;
-		if (leaf->lower > at && leaf->lower < *upper)
-			*upper = leaf->lower;
+		if (span->takes_all)
+			continue;
+		if (span->upper <= at && span->upper > *lower)
+			*lower = span->upper;
+		if (span->lower > at && span->lower < *upper)
+			*upper = span->lower;
+	}
+	return true;
+}
+
+/* Is a name free, and those of the indexes that go with it? */
+static bool
+name_is_free(const Parent *parent, const char *name, Oid schema)
+{
+	if (OidIsValid(get_relname_relid(name, schema)))
+		return false;
+	for (int i = 0; i < PARENT_INDEXES && parent->indexes[i].suffix; i++)
+	{
+		if (OidIsValid(get_relname_relid(psprintf("%s_%s", name, parent->indexes[i].suffix), schema)))
+			return false;
 	}
 	return true;
 }
 
 /* A name for a partition, like pg_partman's, that is still free. */
 static char *
-leaf_name(TimestampTz lower, TimestampTz upper, Oid schema)
+leaf_name(const Parent *parent, TimestampTz lower, TimestampTz upper, Oid schema)
 {
 	struct pg_tm tm;
 	fsec_t		fsec;
@@ -109,14 +120,12 @@ leaf_name(TimestampTz lower, TimestampTz upper, Oid schema)
 
 	if (timestamp2tm(lower, NULL, &tm, &fsec, NULL, NULL) != 0)
 		elog(ERROR, "timestamp out of range");
-	stem = psprintf("%s_p%04d%02d%02d", IDEMQ_PROCESSED,
+	stem = psprintf("%s_p%04d%02d%02d", parent->name,
 					tm.tm_year, tm.tm_mon, tm.tm_mday);
 	if (lower % USECS_PER_DAY != 0 || upper % USECS_PER_DAY != 0)
 		stem = psprintf("%s_%02d%02d%02d", stem, tm.tm_hour, tm.tm_min, tm.tm_sec);
 	name = stem;
-	for (int i = 1;
-		 OidIsValid(get_relname_relid(name, schema)) ||
-		 OidIsValid(get_relname_relid(psprintf("%s_digest", name), schema)); i++)
+	for (int i = 1; !name_is_free(parent, name, schema); i++)
 		name = psprintf("%s_%d", stem, i);
 	return name;
 }
@@ -152,11 +161,12 @@ revoke_default_privileges(const char *table, Oid relid)
 
 /* Give a new partition what partitions have in common, whoever made it. */
 static void
-finish_leaf(Oid relid)
+finish_leaf(const Parent *parent, Oid relid)
 {
 	char	   *table = ddl_name(relid);
 
-	ddl_run(psprintf("ALTER TABLE %s REPLICA IDENTITY FULL", table));
+	if (parent->replica_identity)
+		ddl_run(psprintf("ALTER TABLE %s REPLICA IDENTITY FULL", table));
 	CommandCounterIncrement();
 	revoke_default_privileges(table, relid);
 	ereport(DEBUG1, (errmsg_internal("made partition %s", table)));
@@ -164,55 +174,67 @@ finish_leaf(Oid relid)
 
 /* Make and attach one partition. */
 static void
-make_leaf(Oid parent, TimestampTz lower, TimestampTz upper)
+make_leaf(const Parent *parent, Oid relid, TimestampTz lower, TimestampTz upper)
 {
-	Oid			schema = get_rel_namespace(parent);
-	char	   *name = leaf_name(lower, upper, schema);
+	const char *parent_table = quote_qualified_identifier(IDEMQ_SCHEMA, parent->name);
+	Oid			schema = get_rel_namespace(relid);
+	char	   *name = leaf_name(parent, lower, upper, schema);
 	const char *table = quote_qualified_identifier(IDEMQ_SCHEMA, name);
-	Oid			tablespace = get_rel_tablespace(parent);
+	Oid			tablespace = get_rel_tablespace(relid);
 	char	   *where = "";
 
 	if (OidIsValid(tablespace))
 		where = psprintf(" TABLESPACE %s", quote_identifier(get_tablespace_name(tablespace)));
-	ddl_run(psprintf("CREATE TABLE %s (LIKE idemq.processed INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING STORAGE)"
-					 " USING heap WITH (vacuum_truncate = off)%s", table, where));
-	ddl_run(psprintf("CREATE UNIQUE INDEX %s ON %s (idemq.digest(scope, key))%s",
-					 quote_identifier(psprintf("%s_digest", name)), table, where));
+	ddl_run(psprintf("CREATE TABLE %s (LIKE %s INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING STORAGE)"
+					 " USING heap WITH (vacuum_truncate = off)%s", table, parent_table, where));
+	for (int i = 0; i < PARENT_INDEXES && parent->indexes[i].suffix; i++)
+		ddl_run(psprintf("CREATE %sINDEX %s ON %s (%s)%s%s", parent->indexes[i].unique,
+						 quote_identifier(psprintf("%s_%s", name, parent->indexes[i].suffix)),
+						 table, parent->indexes[i].keys, parent->indexes[i].with, where));
 	CommandCounterIncrement();
-	finish_leaf(get_relname_relid(name, schema));
-	ddl_run(psprintf("ALTER TABLE idemq.processed ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)",
-					 table, timestamp_literal(lower), timestamp_literal(upper)));
+	finish_leaf(parent, get_relname_relid(name, schema));
+	ddl_run(psprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)",
+					 parent_table, table, timestamp_literal(lower), timestamp_literal(upper)));
+}
+
+/* Say that a table is busy; there is nothing more to do in this round. */
+static bool
+leave_for_later(const Parent *parent)
+{
+	ereport(DEBUG1,
+			(errmsg_internal("%s.%s is busy, partitions are made in the next round",
+							 IDEMQ_SCHEMA, parent->name)));
+	return false;
 }
 
 /* Make one partition, if one is missing.  True if there may be more to make. */
 bool
-partition_make(void)
+partition_make(const Parent *parent)
 {
-	LeafSet    *set = catalog_leaves();
-	TimestampTz trusted = clock_trusted(&set->base, guc_retention());
-	Oid			parent = set->parent;
+	bool		may_expire;
+	TimestampTz trusted = parent_trusted_time(&may_expire);
+	Spans		spans;
 	TimestampTz lower;
 	TimestampTz upper;
 
 	if (idemq_partition_manager == MANAGER_PG_PARTMAN)
-		partman_register();
-	if (!next_bounds(set, trusted, &lower, &upper))
+		partman_register(parent);
+	if (!parent_spans(parent, false, &spans))
+		return leave_for_later(parent);
+	if (!next_bounds(&spans, trusted, &lower, &upper))
 		return false;
-	if (!ddl_lock_to_attach(parent))
-	{
-		ereport(DEBUG1, (errmsg_internal("idemq.processed is busy, partitions are made in the next round")));
-		return false;
-	}
+	if (!ddl_lock_to_attach(spans.parent))
+		return leave_for_later(parent);
 	/* somebody else may have made one while we waited */
-	set = catalog_leaves();
-	if (!next_bounds(set, trusted, &lower, &upper))
+	(void) parent_spans(parent, true, &spans);
+	if (!next_bounds(&spans, trusted, &lower, &upper))
 		return false;
 
 	/* what fills a gap that is shorter than the interval is always ours */
 	if (idemq_partition_manager == MANAGER_PG_PARTMAN &&
 		upper - lower == idemq_partition_interval * USECS_PER_SEC)
-		finish_leaf(partman_make(lower, upper));
+		finish_leaf(parent, partman_make(parent, lower, upper));
 	else
-		make_leaf(parent, lower, upper);
+		make_leaf(parent, spans.parent, lower, upper);
 	return true;
 }

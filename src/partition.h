@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * partition.h
- *	  Making partitions ahead of time.
+ *	  Making partitions ahead of time, of both tables.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +10,8 @@
 
 #include "idemq.h"
 
-extern bool partition_make(void);
+#include "parent.h"
+
+extern bool partition_make(const Parent *parent);
 
 #endif							/* IDEMQ_PARTITION_H */

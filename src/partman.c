@@ -3,18 +3,18 @@
  * partman.c
  *	  Letting pg_partman make the partitions.
  *
- * idemq.processed is registered in pg_partman's part_config, and each
- * partition is made by its create_partition_time(), from the template table
- * idemq.processed_template, which carries the unique index.  When one is
- * needed, and from when to when, is decided in partition.c as always; there the
+ * The tables are registered in pg_partman's part_config, and each partition is
+ * made by its create_partition_time(), from a template table,
+ * idemq.processed_template or idemq.outbox_template, which carries the indexes.
+ * When one is needed, and from when to when, is decided in partition.c as always; there the
  * partition also gets what the template cannot give it.
  *
- * The row in part_config is ours: what somebody changes in it is set back,
- * and rows of part_config_sub for our table are taken away.  It says that
- * pg_partman shall not look after the table by itself and has no retention:
- * dropping is for expire.c, which never drops a key too early.
+ * Their rows in part_config are ours: what somebody changes in them is set back,
+ * and rows of part_config_sub for our tables are taken away.  They say that
+ * pg_partman shall not look after the tables by itself and has no retention:
+ * dropping is for expire.c and retention.c, which never drop anything too early.
  *
- * What runs in here runs as the owner of idemq.processed, so pg_partman's
+ * What runs in here runs as the owner of the tables, so pg_partman's
  * code, its tables' triggers, and all that its search_path ("its schema,
  * pg_catalog"; up to 4.x "its schema, pg_temp, ...") can lead to must belong
  * to somebody who has these rights anyway.  check_trust() sees to that.
@@ -35,22 +35,17 @@
 #include "partman.h"
 
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "catalog.h"
 #include "guc.h"
 
 #define PARTMAN			"pg_partman"
-#define PARENT_TABLE	IDEMQ_SCHEMA "." IDEMQ_PROCESSED
-#define TEMPLATE_TABLE	IDEMQ_SCHEMA "." IDEMQ_PROCESSED "_template"
 
 /* What is installed here. */
 typedef struct Partman
@@ -80,6 +75,13 @@ query(const char *sql, int nargs, const char *const *args)
 	if (result < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(result));
 	return SPI_processed;
+}
+
+/* What the table is called in part_config. */
+static char *
+parent_table(const Parent *parent)
+{
+	return psprintf("%s.%s", IDEMQ_SCHEMA, parent->name);
 }
 
 /* A column of the result's first row, as text. */
@@ -157,8 +159,8 @@ check_trust(const Partman *partman)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("extension \"%s\" is not used, because others could have it run their code", PARTMAN),
-				 errdetail("%s belongs to \"%s\", who has not the rights of the owner of %s.",
-						   object, role, PARENT_TABLE),
+				 errdetail("%s belongs to \"%s\", who has not the rights of the owner of the schema %s.",
+						   object, role, IDEMQ_SCHEMA),
 				 errhint("Have pg_partman in a schema of its own that a superuser owns and where nobody else may create, or set idemq.partition_manager = builtin.")));
 	}
 	if (partman->major < 5 &&
@@ -180,15 +182,15 @@ interval_text(int seconds)
 
 /* Make part_config say what it should.  With lock, it stays so. */
 static void
-write_config(const Partman *partman, bool lock)
+write_config(const Partman *partman, const Parent *parent, bool lock)
 {
 	const char *const args[] = {
-		PARENT_TABLE,
+		parent_table(parent),
 		partman->major < 5 ? "native" : "range",
 		interval_text(idemq_partition_interval),
 		psprintf("%d", idemq_premake),
 		idemq_partition_interval % SECS_PER_DAY == 0 ? "YYYYMMDD" : "YYYYMMDD_HH24MISS",
-		TEMPLATE_TABLE,
+		psprintf("%s_template", parent_table(parent)),
 	};
 	uint64		found;
 
@@ -217,15 +219,40 @@ write_config(const Partman *partman, bool lock)
 				   partman->part_config), lengthof(args), args);
 }
 
-/* Register idemq.processed with pg_partman, if it is not. */
+/* Register a table with pg_partman, if it is not. */
 void
-partman_register(void)
+partman_register(const Parent *parent)
 {
 	Partman		partman;
 
 	find_partman(&partman);
 	check_trust(&partman);
-	write_config(&partman, false);
+	write_config(&partman, parent, false);
+}
+
+/* See that a partition got the indexes that its readers need. */
+static void
+check_indexes(const Parent *parent, Oid relid)
+{
+	for (int i = 0; i < PARENT_INDEXES && parent->indexes[i].suffix; i++)
+	{
+		const char *const args[] = {
+			psprintf("%u", relid),
+			psprintf("CREATE %sINDEX ", parent->indexes[i].unique),
+			psprintf(" USING btree (%s)", parent->indexes[i].keys),
+		};
+
+		if (query("SELECT FROM pg_index AS i, pg_get_indexdef(i.indexrelid) AS def"
+				  " WHERE i.indrelid = $1::oid AND i.indisvalid"
+				  " AND starts_with(def, $2) AND right(def, length($3)) = $3",
+				  lengthof(args), args) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("pg_partman made a partition of \"%s\" without the index on (%s)",
+							parent_table(parent), parent->indexes[i].keys),
+					 errhint("Give %s_template back the indexes that CREATE EXTENSION made.",
+							 parent_table(parent))));
+	}
 }
 
 /*
@@ -233,39 +260,35 @@ partman_register(void)
  * idemq.partition_interval says.
  */
 Oid
-partman_make(TimestampTz lower, TimestampTz upper)
+partman_make(const Parent *parent, TimestampTz lower, TimestampTz upper)
 {
 	Partman		partman;
-	const char *const args[] = {PARENT_TABLE, pstrdup(timestamptz_to_str(lower))};
-	LeafSet    *set;
+	const char *const args[] = {parent_table(parent), pstrdup(timestamptz_to_str(lower))};
+	Spans		spans;
 
 	find_partman(&partman);
 	check_trust(&partman);
-	write_config(&partman, true);
+	write_config(&partman, parent, true);
 	query(psprintf("SELECT %s(p_parent_table := $1, p_partition_times := ARRAY[$2::timestamptz]%s)",
 				   partman.create, partman.major < 5 ? ", p_analyze := false" : ""),
 		  lengthof(args), args);
 	CommandCounterIncrement();
 
-	set = catalog_leaves();
-	for (int i = 0; i < set->nleaves; i++)
+	(void) parent_spans(parent, true, &spans);
+	for (int i = 0; i < spans.n; i++)
 	{
-		Leaf	   *leaf = &set->leaves[i];
+		const Span *span = &spans.span[i];
 
-		if (leaf->lower == lower && leaf->upper == upper)
+		if (span->lower == lower && span->upper == upper)
 		{
-			Oid			relid = leaf->oid;
-			Relation	rel = table_open(relid, AccessShareLock);
-
-			(void) catalog_know_leaf(leaf, rel, true);
-			table_close(rel, NoLock);
-			return relid;
+			check_indexes(parent, span->oid);
+			return span->oid;
 		}
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("pg_partman did not make the partition of \"%s\" from %s",
-					PARENT_TABLE, args[1]),
+					args[0], args[1]),
 			 errhint("Is there another table of its name? Then rename that.")));
 	return InvalidOid;
 }

@@ -12,7 +12,9 @@
 
 #include "datatype/timestamp.h"
 
-extern void partman_register(void);
-extern Oid	partman_make(TimestampTz lower, TimestampTz upper);
+#include "parent.h"
+
+extern void partman_register(const Parent *parent);
+extern Oid	partman_make(const Parent *parent, TimestampTz lower, TimestampTz upper);
 
 #endif							/* IDEMQ_PARTMAN_H */

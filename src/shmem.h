@@ -12,14 +12,17 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/condition_variable.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 
 #define SHMEM_DATABASES		1024	/* more are counted, but not kept apart */
 #define SHMEM_SCOPES		1024	/* in all databases together */
+#define SHMEM_TYPES			1024	/* aggregatetypes, likewise */
+#define SHMEM_SHARDS		4096	/* shards of consumers, likewise */
 #define SHMEM_ERROR_LEN		256
-#define SHMEM_DUTIES		4	/* room for what a worker's round consists of */
+#define SHMEM_DUTIES		16	/* room for what a worker's round consists of */
 
 /* Counters of one scope. */
 typedef struct ScopeStats
@@ -30,6 +33,15 @@ typedef struct ScopeStats
 	pg_atomic_uint64 waits;
 	pg_atomic_uint64 wait_us;
 } ScopeStats;
+
+/* Counters of one shard of a consumer. */
+typedef struct ShardStats
+{
+	pg_atomic_uint64 delivered;
+	pg_atomic_uint64 acked;
+	pg_atomic_uint64 retried;
+	pg_atomic_uint64 dead;
+} ShardStats;
 
 typedef enum DatabaseState
 {
@@ -54,6 +66,12 @@ typedef struct DatabaseEntry
 	pg_atomic_uint64 homeless_since;
 	pg_atomic_uint64 homeless_reported;
 
+	/* the same for idemq.outbox and what is emitted */
+	pg_atomic_uint32 log_in_use;
+	pg_atomic_uint64 log_homeless_since;
+
+	pg_atomic_uint64 dead_aged_out; /* dead letters past their retention */
+
 	/* the last round, for idem_status (monotonic us, 0: none yet) */
 	int64		round_started;
 	int64		round_ended;
@@ -61,8 +79,14 @@ typedef struct DatabaseEntry
 	int			failures[SHMEM_DUTIES]; /* in a row */
 	int64		retry_at[SHMEM_DUTIES]; /* not before then (monotonic us) */
 
+	/* how often those who wait for events were woken, and where they sleep */
+	pg_atomic_uint64 news;
+	ConditionVariable sleepers;
+
 	TimestampTz since;			/* when counting began */
 	ScopeStats	others;			/* scopes that did not fit */
+	pg_atomic_uint64 other_events;	/* of no aggregatetype that is kept apart */
+	ShardStats	other_shards;
 } DatabaseEntry;
 
 /* Everything. */
@@ -88,7 +112,19 @@ extern ScopeStats *shmem_scope(const char *name, int len);
 extern void shmem_each_scope(void (*callback) (const char *name, int len,
 											   const ScopeStats *stats, TimestampTz since,
 											   void *arg), void *arg);
+extern pg_atomic_uint64 *shmem_type(const char *name, int len);
+extern pg_atomic_uint64 *shmem_other_events(void);
+extern void shmem_each_type(void (*callback) (const char *name, int len,
+											  uint64 emitted, TimestampTz since,
+											  void *arg), void *arg);
+extern ShardStats *shmem_shard(int32 consumer, int32 shard);
+extern const ShardStats *shmem_find_shard(int32 consumer, int32 shard);
+extern void shmem_forget_consumer(int32 consumer);
+extern uint64 shmem_wake_counter(void);
+extern void shmem_wake_sleepers(Oid dboid);
+extern bool shmem_sleep(uint64 seen, long timeout_ms);
 extern bool shmem_note_claim(Oid parent, bool homeless);
+extern void shmem_note_emit(Oid parent, bool homeless);
 extern void shmem_wake_launcher(void);
 
 #endif							/* IDEMQ_SHMEM_H */

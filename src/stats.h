@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stats.h
- *	  Counting claims, per scope, without writing a row.
+ *	  Counting claims and events, without writing a row.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,5 +48,27 @@ stats_count_wait(ScopeStats *stats, uint64 wait_us)
 	pg_atomic_fetch_add_u64(&stats->waits, 1);
 	pg_atomic_fetch_add_u64(&stats->wait_us, wait_us);
 }
+
+/* Count an event that is being written, under its aggregatetype. */
+static inline void
+stats_count_event(const char *aggregatetype, int len)
+{
+	pg_atomic_uint64 *emitted = shmem_type(aggregatetype, len);
+
+	if (emitted != NULL)
+		pg_atomic_fetch_add_u64(emitted, 1);
+}
+
+typedef enum ConsumerStat
+{
+	CONSUMER_STAT_DELIVERED,
+	CONSUMER_STAT_ACKED,
+	CONSUMER_STAT_RETRIED,
+	CONSUMER_STAT_DEAD,
+} ConsumerStat;
+
+extern void stats_count_other_event(void);
+extern void stats_count_consumer(int32 consumer, int32 shard, ConsumerStat what, uint64 events);
+extern uint64 stats_of_consumer(int32 consumer, int32 shard, ConsumerStat what);
 
 #endif							/* IDEMQ_STATS_H */

@@ -20,7 +20,10 @@
 #include "filter.h"
 #include "guc.h"
 #include "expire.h"
+#include "parent.h"
+#include "retention.h"
 #include "shmem.h"
+#include "status_outbox.h"
 
 PG_FUNCTION_INFO_V1(idem_status);
 PG_FUNCTION_INFO_V1(idemq_partitions);
@@ -194,6 +197,7 @@ megabytes(double bytes)
 static void
 check_filter(FunctionCallInfo fcinfo, const LeafSet *set)
 {
+	DatabaseEntry *entry = shmem_database(MyDatabaseId);
 	FilterInfo	info;
 	int			building = 0;
 	int			uncovered = 0;
@@ -243,6 +247,10 @@ check_filter(FunctionCallInfo fcinfo, const LeafSet *set)
 				  psprintf("Set idemq.filter_memory = %s and restart.",
 						   megabytes(filter_bytes_for(info.fullest, leaves))),
 				  psprintf("the filter is too small for the present rate: %s", serves));
+	else if (uncovered > 0 && building == 0 && entry != NULL &&
+			 pg_atomic_read_u32(&entry->in_use) == InvalidOid)
+		put_check(fcinfo, "filter", "ok", NULL,
+				  psprintf("to be built once something is claimed in this database; %s", serves));
 	else if (uncovered > 0 && building == 0)
 		put_check(fcinfo, "filter", "warning",
 				  "It is built by the worker, or by idem_maintain(); if it stays so, see idemq.partitions, and that each partition has its trigger filter_row, ENABLE ALWAYS.",
@@ -307,35 +315,44 @@ idem_status(PG_FUNCTION_ARGS)
 	check_runway(fcinfo, set, trusted);
 	check_expiry(fcinfo, set, trusted);
 	check_filter(fcinfo, set);
+	status_outbox(fcinfo, put_check);
 	check_clock(fcinfo, set, trusted);
 	check_partition_manager(fcinfo);
 	return (Datum) 0;
 }
 
-/* idemq._partitions(): parent, leaf, lower, upper, state, filter */
-Datum
-idemq_partitions(PG_FUNCTION_ARGS)
+/* Put one partition into the result. */
+static void
+put_partition(FunctionCallInfo fcinfo, Oid parent, Oid leaf, TimestampTz lower,
+			  TimestampTz upper, const char *state, const char *filter)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[PARTITIONS_COLUMNS];
+	bool		isnull[PARTITIONS_COLUMNS] = {0};
+
+	values[0] = ObjectIdGetDatum(parent);
+	values[1] = ObjectIdGetDatum(leaf);
+	values[2] = TimestampTzGetDatum(lower);
+	values[3] = TimestampTzGetDatum(upper);
+	values[4] = CStringGetTextDatum(state);
+	values[5] = CStringGetTextDatum(filter);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/* Those of idemq.processed. */
+static void
+put_processed(FunctionCallInfo fcinfo, const LeafSet *set, TimestampTz trusted, TimestampTz stamp)
 {
 	static const char *const filter_names[] = {
 		[FILTER_NONE] = "none",
 		[FILTER_BUILDING] = "building",
 		[FILTER_READY] = "ready",
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	LeafSet    *set;
-	TimestampTz trusted;
-	TimestampTz stamp;
 
-	InitMaterializedSRF(fcinfo, 0);
-	set = catalog_leaves();
-	trusted = clock_trusted(&set->base, guc_retention());
-	stamp = Max(clock_wall(), clock_floor(&set->base));
 	for (int i = 0; i < set->nleaves; i++)
 	{
 		const Leaf *leaf = &set->leaves[i];
 		const char *state = "closed";
-		Datum		values[PARTITIONS_COLUMNS];
-		bool		isnull[PARTITIONS_COLUMNS] = {0};
 
 		if (leaf->permanent)
 			state = "permanent";
@@ -345,13 +362,48 @@ idemq_partitions(PG_FUNCTION_ARGS)
 			state = "ahead";
 		else if (expire_is_due(set, leaf, trusted))
 			state = "expired";
-		values[0] = ObjectIdGetDatum(set->parent);
-		values[1] = ObjectIdGetDatum(leaf->oid);
-		values[2] = TimestampTzGetDatum(leaf->lower);
-		values[3] = TimestampTzGetDatum(leaf->upper);
-		values[4] = CStringGetTextDatum(state);
-		values[5] = CStringGetTextDatum(filter_names[filter_state(leaf)]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+		put_partition(fcinfo, set->parent, leaf->oid, leaf->lower, leaf->upper,
+					  state, filter_names[filter_state(leaf)]);
 	}
+}
+
+/* Those of idemq.outbox. */
+static void
+put_outbox(FunctionCallInfo fcinfo, TimestampTz trusted, TimestampTz stamp)
+{
+	Spans		spans;
+
+	(void) parent_spans(&parent_outbox, true, &spans);
+	for (int i = 0; i < spans.n; i++)
+	{
+		const Span *span = &spans.span[i];
+		const char *state = "closed";
+
+		if (span->permanent)
+			state = "permanent";
+		else if (parent_span_for(&spans, stamp) == span)
+			state = "current";
+		else if (span->lower > stamp)
+			state = "ahead";
+		else if (retention_is_due(&spans, span, trusted, stamp))
+			state = "expired";
+		put_partition(fcinfo, spans.parent, span->oid, span->lower, span->upper, state, "none");
+	}
+}
+
+/* idemq._partitions(): parent, leaf, lower, upper, state, filter */
+Datum
+idemq_partitions(PG_FUNCTION_ARGS)
+{
+	LeafSet    *set;
+	TimestampTz trusted;
+	TimestampTz stamp;
+
+	InitMaterializedSRF(fcinfo, 0);
+	set = catalog_leaves();
+	trusted = clock_trusted(&set->base, guc_retention());
+	stamp = Max(clock_wall(), clock_floor(&set->base));
+	put_processed(fcinfo, set, trusted, stamp);
+	put_outbox(fcinfo, trusted, stamp);
 	return (Datum) 0;
 }

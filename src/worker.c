@@ -11,12 +11,13 @@
  *
  * Each database is looked into once, when the server starts or when its oid is
  * new.  After that only those are visited that have the extension and in which
- * something was claimed since the server started.  That second condition is
+ * something was claimed or emitted since the server started; the one has idemq.processed
+ * looked after, the other the outbox.  That second condition is
  * for restores: a dump brings its own partitions, and we must not make one
  * before its CREATE TABLE comes along.
  *
  * Everything that the launcher knows is in shared memory; CREATE EXTENSION
- * (idemq._announce) and claims that find no partition wake it there.
+ * (idemq._announce), claims and emits that find no partition wake it there.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,6 +51,7 @@
 #include "filter.h"
 #include "guc.h"
 #include "maintain.h"
+#include "parent.h"
 #include "shmem.h"
 #include "testpoint.h"
 
@@ -215,7 +217,9 @@ visit_databases(MemoryContext context)
 		if (TEST_WITHOUT("worker"))
 			continue;
 		if (entry->state == DATABASE_UNKNOWN ||
-			(entry->state == DATABASE_WITH && pg_atomic_read_u32(&entry->in_use) != InvalidOid))
+			(entry->state == DATABASE_WITH &&
+			 (pg_atomic_read_u32(&entry->in_use) != InvalidOid ||
+			  pg_atomic_read_u32(&entry->log_in_use) != InvalidOid)))
 			visit_database(lfirst_oid(cell));
 	}
 	shmem_state->launcher_beat = clock_monotonic();
@@ -261,13 +265,29 @@ idemq_launcher_main(Datum arg)
 
 /* Is there a leaf for the present time? */
 static bool
-has_present_leaf(void)
+has_present_leaf(const Parent *parent)
 {
-	LeafSet    *set = catalog_leaves();
-	TimestampTz stamp = Max(clock_wall(), clock_floor(&set->base));
-	Leaf	   *leaf = catalog_leaf_for(set, stamp);
+	ClockBase	base = catalog_leaves()->base;
+	TimestampTz stamp = Max(clock_wall(), clock_floor(&base));
+	Spans		spans;
+	const Span *span;
 
-	return leaf != NULL && !leaf->permanent && stamp < leaf->upper;
+	if (!parent_spans(parent, false, &spans))
+		return false;
+	span = parent_span_for(&spans, stamp);
+	return span != NULL && !span->permanent && stamp < span->upper;
+}
+
+/* If there is, writers need not call for one. */
+static void
+note_present_leaf(const Parent *parent, pg_atomic_uint64 *homeless_since)
+{
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (has_present_leaf(parent))
+		pg_atomic_write_u64(homeless_since, 0);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }
 
 /* A duty failed: it is tried again later each time, up to MAX_BACKOFF naptimes. */
@@ -283,7 +303,7 @@ back_off(DatabaseEntry *entry, MaintainDuty duty)
 
 /* One step in a transaction of its own; an error goes to the log. */
 static bool
-run_step(ExpireRound *round, MaintainDuty duty)
+run_step(MaintainRound *round, MaintainDuty duty)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool more = false;
@@ -307,8 +327,8 @@ run_step(ExpireRound *round, MaintainDuty duty)
 		FlushErrorState();
 		RESUME_INTERRUPTS();
 
-		round->nfailed++;
-		strlcpy(round->error, error->message, sizeof(round->error));
+		round->failures.n++;
+		strlcpy(round->failures.last, error->message, sizeof(round->failures.last));
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
@@ -320,7 +340,7 @@ run_step(ExpireRound *round, MaintainDuty duty)
 static void
 run_duty(DatabaseEntry *entry, MaintainDuty duty)
 {
-	ExpireRound round = {0};
+	MaintainRound round = {0};
 
 	if (entry->retry_at[duty] > clock_monotonic())
 		return;
@@ -338,9 +358,9 @@ run_duty(DatabaseEntry *entry, MaintainDuty duty)
 			break;
 		}
 	}
-	if (round.nfailed > 0)
+	if (round.failures.n > 0)
 	{
-		strlcpy(entry->error, round.error, SHMEM_ERROR_LEN);
+		strlcpy(entry->error, round.failures.last, SHMEM_ERROR_LEN);
 		back_off(entry, duty);
 	}
 	else
@@ -359,12 +379,25 @@ fails(const DatabaseEntry *entry)
 	return false;
 }
 
+/* The duties of a round. */
+static void
+run_duties(DatabaseEntry *entry, bool in_use, bool log_in_use)
+{
+	for (MaintainDuty duty = 0; duty < MAINTAIN_DUTIES; duty++)
+	{
+		if (maintain_is_wanted(duty, in_use, log_in_use) &&
+			(!maintain_lets_go(duty) || entry->failures[DUTY_CLOCK] == 0))
+			run_duty(entry, duty);
+	}
+}
+
 /* A round, if there is anything to look after. */
 static void
 run_round(DatabaseEntry *entry)
 {
 	bool		installed;
 	bool		in_use = false;
+	bool		log_in_use = false;
 
 	/* before we look: who announces the extension now sets it back */
 	entry->state = DATABASE_WITHOUT;
@@ -374,6 +407,7 @@ run_round(DatabaseEntry *entry)
 	{
 		entry->state = DATABASE_WITH;
 		in_use = pg_atomic_read_u32(&entry->in_use) == catalog_relation(IDEMQ_PROCESSED);
+		log_in_use = pg_atomic_read_u32(&entry->log_in_use) == catalog_relation(IDEMQ_OUTBOX);
 	}
 	CommitTransactionCommand();
 	if (!installed)
@@ -381,29 +415,17 @@ run_round(DatabaseEntry *entry)
 	if (!installed || !maintain_begin_round(false))
 		return;					/* or somebody called idem_maintain() */
 
-	/* a new boot: the sooner its clock is noted the better */
 	entry->round_started = clock_monotonic();
-	run_duty(entry, DUTY_CLOCK);
-	if (in_use)
-	{
-		run_duty(entry, DUTY_MAKE);
-		if (entry->failures[DUTY_CLOCK] == 0)
-			run_duty(entry, DUTY_EXPIRE);
-		run_duty(entry, DUTY_FILTER);
+	run_duties(entry, in_use, log_in_use);
+	if (in_use || log_in_use)
 		entry->round_ended = clock_monotonic();
-	}
 	if (!fails(entry))
 		entry->error[0] = '\0';
 	maintain_end_round();
-	if (!in_use)
-		return;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (has_present_leaf())
-		pg_atomic_write_u64(&entry->homeless_since, 0);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	if (in_use)
+		note_present_leaf(&parent_processed, &entry->homeless_since);
+	if (log_in_use)
+		note_present_leaf(&parent_outbox, &entry->log_homeless_since);
 }
 
 /* A worker: one round in one database. */

@@ -14,4 +14,15 @@ COMMENT ON TABLE idemq.processed_template IS 'the template for partitions of ide
 
 CREATE UNIQUE INDEX processed_template_digest ON idemq.processed_template (idemq.digest(scope, key));
 
-REVOKE ALL ON idemq.processed_template FROM PUBLIC;
+CREATE TABLE idemq.outbox_template
+(
+	LIKE idemq.outbox
+)
+USING heap
+WITH (vacuum_truncate = off);
+COMMENT ON TABLE idemq.outbox_template IS 'the template for partitions of idemq.outbox that pg_partman makes; always empty';
+
+CREATE INDEX outbox_template_seq ON idemq.outbox_template (seq);
+CREATE INDEX outbox_template_xid ON idemq.outbox_template (xid, seq);
+
+REVOKE ALL ON idemq.processed_template, idemq.outbox_template FROM PUBLIC;

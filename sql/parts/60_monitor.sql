@@ -4,7 +4,7 @@ CREATE FUNCTION @extschema@.idem_status(
 	OUT check_name text, OUT status text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'idem_status'
-LANGUAGE C STABLE PARALLEL RESTRICTED;
+LANGUAGE C STABLE PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.idem_status() IS
 'is all well? one row a check; status is ok, warning or problem';
 
@@ -29,10 +29,10 @@ COMMENT ON COLUMN idemq.partitions.parent IS 'the partitioned table';
 COMMENT ON COLUMN idemq.partitions.leaf IS 'the partition';
 COMMENT ON COLUMN idemq.partitions.lower IS 'its lower bound';
 COMMENT ON COLUMN idemq.partitions.upper IS 'its upper bound, not included';
-COMMENT ON COLUMN idemq.partitions.state IS 'permanent; current: takes the claims; ahead: its time is to come; closed: its time is over; expired: to be dropped if it holds no newer claim';
+COMMENT ON COLUMN idemq.partitions.state IS 'permanent; current: takes what is written now; ahead: its time is to come; closed: its time is over; expired: to be dropped if it holds no newer row, and nothing that a consumer has still to read';
 COMMENT ON COLUMN idemq.partitions.rows_estimated IS 'rows, by the statistics';
 COMMENT ON COLUMN idemq.partitions.bytes IS 'size with indexes';
-COMMENT ON COLUMN idemq.partitions.filter IS 'ready; building; none: it is looked into at each claim';
+COMMENT ON COLUMN idemq.partitions.filter IS 'ready; building; none: it is looked into at each claim (partitions of the outbox need none)';
 
 CREATE FUNCTION idemq._stats(
 	OUT scope text, OUT claims bigint, OUT duplicates bigint, OUT busy bigint,
@@ -59,5 +59,22 @@ COMMENT ON COLUMN idemq.stats.wait_time IS 'for how long, in all';
 COMMENT ON COLUMN idemq.stats.duplicate_share IS 'duplicates / (claims + duplicates)';
 COMMENT ON COLUMN idemq.stats.since IS 'when counting began';
 
-REVOKE ALL ON FUNCTION @extschema@.idem_status(), idemq._partitions(), idemq._stats() FROM PUBLIC;
-REVOKE ALL ON idemq.partitions, idemq.stats FROM PUBLIC;
+CREATE FUNCTION idemq._stats_outbox(
+	OUT aggregatetype text, OUT emitted bigint, OUT since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'idemq_stats_outbox'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION idemq._stats_outbox() IS 'serves the view idemq.stats_outbox';
+
+CREATE VIEW idemq.stats_outbox AS
+SELECT s.aggregatetype, s.emitted, s.since
+FROM idemq._stats_outbox() AS s;
+COMMENT ON VIEW idemq.stats_outbox IS
+'events written per aggregatetype since the server started, whatever became of the transactions';
+COMMENT ON COLUMN idemq.stats_outbox.aggregatetype IS
+'the aggregatetype; (others) for those that did not fit into shared memory, and for rows that came by INSERT or COPY';
+COMMENT ON COLUMN idemq.stats_outbox.emitted IS 'events written';
+COMMENT ON COLUMN idemq.stats_outbox.since IS 'when counting began';
+
+REVOKE ALL ON FUNCTION @extschema@.idem_status(), idemq._partitions(), idemq._stats(), idemq._stats_outbox() FROM PUBLIC;
+REVOKE ALL ON idemq.partitions, idemq.stats, idemq.stats_outbox FROM PUBLIC;

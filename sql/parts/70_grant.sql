@@ -1,8 +1,8 @@
 /*
  * Capabilities.
  *
- * A capability is EXECUTE on some functions and SELECT on some views; which,
- * is in idemq._capability_objects.  PostgreSQL enforces that.  For claims in one
+ * A capability is EXECUTE on some functions, SELECT on some views, and INSERT on
+ * some columns; which, is in idemq._capability_objects.  PostgreSQL enforces that.  For claims in one
  * scope alone, and for maintenance, the C code reads idemq.grants in addition.
  */
 
@@ -34,7 +34,10 @@ AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idemq.grants
 FOR EACH STATEMENT EXECUTE FUNCTION idemq._grants_changed();
 ALTER TABLE idemq.grants ENABLE ALWAYS TRIGGER grants_changed;
 
-/* What a capability consists of: kind is FUNCTION, PROCEDURE, TABLE (to read) or SCHEMA. */
+/*
+ * What a capability consists of: kind is FUNCTION, PROCEDURE, TABLE (to read),
+ * COLUMNS (to set in new rows) or SCHEMA.
+ */
 CREATE FUNCTION idemq._capability_objects(capability text, OUT privilege text, OUT kind text, OUT name text)
 RETURNS SETOF record
 LANGUAGE sql STABLE
@@ -47,7 +50,30 @@ AS $$
 		('{claim,admin}', 'FUNCTION', '@extschema@.idem_seen(text, text)'),
 		('{claim,admin}', 'FUNCTION', '@extschema@.idem_fingerprint(jsonb, text[])'),
 		('{claim,emit,admin}', 'FUNCTION', '@extschema@.idem_key(text[])'),
+		('{emit,admin}', 'FUNCTION', '@extschema@.outbox_emit(text, jsonb, text, text, jsonb, timestamptz)'),
+		('{emit,admin}', 'FUNCTION', '@extschema@.outbox_emit_bytes(text, bytea, text, text, jsonb, timestamptz)'),
+		('{emit,admin}', 'FUNCTION', 'idemq._outbox_next()'),
+		('{emit,admin}', 'FUNCTION', 'idemq._outbox_origin()'),
+		('{emit,admin}', 'FUNCTION', 'idemq._outbox_leaf(timestamptz[])'),
+		('{emit,admin}', 'FUNCTION', 'idemq._outbox_cause()'),
+		('{emit,admin}', 'COLUMNS', 'idemq.outbox'),
+		('{consume,admin}', 'FUNCTION', '@extschema@.outbox_fetch(text, int, interval)'),
+		('{consume,admin}', 'FUNCTION', '@extschema@.outbox_ack(bigint, uuid[])'),
+		('{consume,admin}', 'FUNCTION', '@extschema@.outbox_nack(bigint, uuid, text, interval)'),
+		('{consume,admin}', 'FUNCTION', '@extschema@.outbox_release(bigint, uuid[], interval)'),
+		('{consume,admin}', 'FUNCTION', '@extschema@.outbox_extend(bigint, interval)'),
+		('{consume,admin}', 'PROCEDURE', '@extschema@.outbox_wait(text, interval)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_subscribe(text, text[], text, int, boolean, int, text)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_alter(text, text[], int, boolean, int, text)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_unsubscribe(text)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_seek(text, timestamptz)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_adopt(text, text)'),
+		('{admin}', 'FUNCTION', '@extschema@.dead_letter_replay(text, text, text, text, timestamptz, bigint[], int)'),
+		('{admin}', 'FUNCTION', '@extschema@.dead_letter_discard(text, text, text, text, timestamptz, bigint[], int)'),
 		('{admin}', 'FUNCTION', '@extschema@.idem_forget(text, text)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_capture(regclass, text, text[], text[], text[], text, boolean)'),
+		('{admin}', 'FUNCTION', '@extschema@.outbox_uncapture(regclass)'),
+		('{admin}', 'FUNCTION', 'idemq._capture_owner(oid, boolean)'),
 		('{admin}', 'FUNCTION', '@extschema@.idem_grant(regrole, text, text)'),
 		('{admin}', 'FUNCTION', '@extschema@.idem_revoke(regrole, text, text)'),
 		('{admin}', 'FUNCTION', 'idemq._grant(regrole, text, text)'),
@@ -55,13 +81,24 @@ AS $$
 		('{admin}', 'PROCEDURE', '@extschema@.idem_maintain()'),
 		('{admin}', 'FUNCTION', 'idemq.accept_clock()'),
 		('{monitor,admin}', 'FUNCTION', '@extschema@.idem_status()'),
-		('{monitor,admin}', 'SCHEMA', 'idemq'),
+		('{emit,monitor,admin}', 'SCHEMA', 'idemq'),
 		('{monitor,admin}', 'FUNCTION', 'idemq._partitions()'),
 		('{monitor,admin}', 'FUNCTION', 'idemq._stats()'),
 		('{monitor,admin}', 'TABLE', 'idemq.partitions'),
-		('{monitor,admin}', 'TABLE', 'idemq.stats'))
-	SELECT CASE o.kind WHEN 'TABLE' THEN 'SELECT' WHEN 'SCHEMA' THEN 'USAGE' ELSE 'EXECUTE' END,
-		o.kind, o.name
+		('{monitor,admin}', 'TABLE', 'idemq.stats'),
+		('{monitor,admin}', 'FUNCTION', 'idemq._stats_outbox()'),
+		('{monitor,admin}', 'TABLE', 'idemq.stats_outbox'),
+		('{monitor,admin}', 'FUNCTION', 'idemq._consumers()'),
+		('{monitor,admin}', 'TABLE', 'idemq.consumers'),
+		('{monitor,admin}', 'TABLE', 'idemq.parked'),
+		('{monitor,admin}', 'TABLE', 'idemq.subscriptions'),
+		('{admin}', 'TABLE', 'idemq.dead_letters'))
+	SELECT CASE o.kind
+			WHEN 'TABLE' THEN 'SELECT'
+			WHEN 'COLUMNS' THEN 'INSERT (id, aggregatetype, aggregateid, type, payload, body, headers, not_before)'
+			WHEN 'SCHEMA' THEN 'USAGE'
+			ELSE 'EXECUTE' END,
+		CASE o.kind WHEN 'COLUMNS' THEN 'TABLE' ELSE o.kind END, o.name
 	FROM objects AS o WHERE $1 = ANY (o.capabilities)
 $$;
 COMMENT ON FUNCTION idemq._capability_objects(text) IS 'the objects that a capability is made of';
@@ -95,9 +132,13 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value',
 				HINT = 'Only claim (a scope) and consume (a consumer) take an object.';
 	END IF;
-	IF capability = 'consume' AND object IS NOT NULL THEN
+	IF capability = 'consume' AND object IS NOT NULL
+		AND NOT EXISTS (SELECT FROM idemq.subscriptions AS s WHERE s.consumer = _check_grant.object)
+		/* what was granted for one that is gone can be taken back */
+		AND NOT EXISTS (SELECT FROM idemq.grants AS g WHERE g.role = role_name
+			AND g.capability = 'consume' AND g.object = _check_grant.object) THEN
 		RAISE EXCEPTION 'consumer "%" does not exist', object
-			USING ERRCODE = 'undefined_object';
+			USING ERRCODE = 'undefined_object', HINT = 'Create it with outbox_subscribe().';
 	END IF;
 	IF capability = 'claim' AND octet_length(object) > 255 THEN
 		RAISE EXCEPTION 'scope is longer than 255 bytes'
@@ -180,7 +221,8 @@ BEGIN
 		SELECT o.* FROM idemq._capability_objects(_revoke.capability) AS o
 		WHERE NOT EXISTS (
 			SELECT FROM idemq.grants AS g, idemq._capability_objects(g.capability) AS other
-			WHERE g.role = role_name AND other.kind = o.kind AND other.name = o.name)
+			WHERE g.role = role_name AND other.privilege = o.privilege
+				AND other.kind = o.kind AND other.name = o.name)
 	LOOP
 		EXECUTE format('REVOKE %s ON %s %s FROM %I', item.privilege, item.kind, item.name, role_name);
 	END LOOP;

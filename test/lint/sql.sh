@@ -12,15 +12,15 @@ use warnings;
 
 my (@made, %revoked, %commented, @relations, %rel_commented);
 
-# splits at commas outside of parentheses
+# splits at commas outside of parentheses and of braces (an array as a default)
 sub split_list
 {
 	my ($list) = @_;
 	my ($depth, $item, @items) = (0, '');
 	for my $c (split //, $list)
 	{
-		$depth++ if $c eq '(';
-		$depth-- if $c eq ')';
+		$depth++ if $c =~ /[({]/;
+		$depth-- if $c =~ /[)}]/;
 		if ($c eq ',' && $depth == 0) { push @items, $item; $item = ''; next; }
 		$item .= $c;
 	}

@@ -19,6 +19,37 @@ INSERT INTO wanted VALUES
 	('idem_fingerprint', '{jsonb,text[]}', 'payload jsonb, VARIADIC paths text[] DEFAULT ''{}''::text[]', 'text', 'f', 'immutable', 's'),
 	('idem_grant', '{regrole,text,text}', 'role regrole, capability text, object text DEFAULT NULL::text', 'void', 'f', 'volatile', NULL),
 	('idem_revoke', '{regrole,text,text}', 'role regrole, capability text, object text DEFAULT NULL::text', 'void', 'f', 'volatile', NULL),
+	('outbox_emit', '{text,jsonb,text,text,jsonb,timestamp with time zone}', 'aggregatetype text, payload jsonb, aggregateid text DEFAULT NULL::text, '
+		'type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, not_before timestamp with time zone DEFAULT NULL::timestamp with time zone',
+		'uuid', 'f', 'volatile', 'u'),
+	('outbox_emit_bytes', '{text,bytea,text,text,jsonb,timestamp with time zone}', 'aggregatetype text, body bytea, aggregateid text DEFAULT NULL::text, '
+		'type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, not_before timestamp with time zone DEFAULT NULL::timestamp with time zone',
+		'uuid', 'f', 'volatile', 'u'),
+	('outbox_capture', '{regclass,text,text[],text[],text[],text,boolean}',
+		'target regclass, aggregatetype text DEFAULT NULL::text, key_columns text[] DEFAULT NULL::text[], columns text[] DEFAULT NULL::text[], '
+		'operations text[] DEFAULT ''{insert,update,delete}''::text[], condition text DEFAULT NULL::text, with_old boolean DEFAULT false',
+		'void', 'f', 'volatile', 'u'),
+	('outbox_uncapture', '{regclass}', 'target regclass', 'void', 'f', 'volatile', 'u'),
+	('outbox_subscribe', '{text,text[],text,integer,boolean,integer,text}', 'consumer text, aggregatetypes text[] DEFAULT NULL::text[], start_at text DEFAULT ''now''::text, '
+		'shards integer DEFAULT 1, ordered boolean DEFAULT true, max_attempts integer DEFAULT NULL::integer, retry_ladder text DEFAULT NULL::text', 'void', 'f', 'volatile', 'u'),
+	('outbox_alter', '{text,text[],integer,boolean,integer,text}', 'consumer text, aggregatetypes text[] DEFAULT NULL::text[], shards integer DEFAULT NULL::integer, '
+		'ordered boolean DEFAULT NULL::boolean, max_attempts integer DEFAULT NULL::integer, retry_ladder text DEFAULT NULL::text', 'void', 'f', 'volatile', 'u'),
+	('outbox_unsubscribe', '{text}', 'consumer text', 'void', 'f', 'volatile', 'u'),
+	('outbox_seek', '{text,timestamp with time zone}', 'consumer text, to_time timestamp with time zone', 'void', 'f', 'volatile', 'u'),
+	('outbox_adopt', '{text,text}', 'consumer text, mode text', 'void', 'f', 'volatile', 'u'),
+	('outbox_fetch', '{text,integer,interval}', 'consumer text, max_events integer DEFAULT 100, lease interval DEFAULT ''00:01:00''::interval, '
+		'OUT token bigint, OUT id uuid, OUT seq bigint, OUT aggregatetype text, OUT aggregateid text, OUT type text, OUT payload jsonb, OUT body bytea, '
+		'OUT headers jsonb, OUT cause text, OUT attempt integer, OUT deliveries integer, OUT created_at timestamp with time zone', 'SETOF record', 'f', 'volatile', 'u'),
+	('outbox_ack', '{bigint,uuid[]}', 'token bigint, ids uuid[] DEFAULT NULL::uuid[]', 'integer', 'f', 'volatile', 'u'),
+	('outbox_nack', '{bigint,uuid,text,interval}', 'token bigint, id uuid, error text, retry_in interval DEFAULT NULL::interval, '
+		'OUT action text, OUT attempt integer, OUT retry_at timestamp with time zone, OUT withdrawn uuid[]', 'record', 'f', 'volatile', 'u'),
+	('outbox_release', '{bigint,uuid[],interval}', 'token bigint, ids uuid[] DEFAULT NULL::uuid[], retry_in interval DEFAULT NULL::interval', 'integer', 'f', 'volatile', 'u'),
+	('outbox_extend', '{bigint,interval}', 'token bigint, lease interval', 'timestamp with time zone', 'f', 'volatile', 'u'),
+	('outbox_wait', '{text,interval}', 'IN consumer text, IN timeout interval DEFAULT ''00:01:00''::interval', NULL, 'p', NULL, NULL),
+	('dead_letter_replay', '{text,text,text,text,timestamp with time zone,bigint[],integer}', 'consumer text DEFAULT NULL::text, aggregatetype text DEFAULT NULL::text, type text DEFAULT NULL::text, '
+		'error_like text DEFAULT NULL::text, died_before timestamp with time zone DEFAULT NULL::timestamp with time zone, ids bigint[] DEFAULT NULL::bigint[], max_events integer DEFAULT 1000', 'integer', 'f', 'volatile', 'u'),
+	('dead_letter_discard', '{text,text,text,text,timestamp with time zone,bigint[],integer}', 'consumer text DEFAULT NULL::text, aggregatetype text DEFAULT NULL::text, type text DEFAULT NULL::text, '
+		'error_like text DEFAULT NULL::text, died_before timestamp with time zone DEFAULT NULL::timestamp with time zone, ids bigint[] DEFAULT NULL::bigint[], max_events integer DEFAULT 1000', 'integer', 'f', 'volatile', 'u'),
 	('idem_maintain', '{}', '', NULL, 'p', NULL, NULL),
 	('idem_status', '{}', 'OUT check_name text, OUT status text, OUT detail text, OUT hint text', 'SETOF record', 'f', 'stable', NULL);
 CREATE TEMP VIEW made AS
@@ -44,12 +75,13 @@ SELECT isnt_strict(name::name, types::name[], name || ' is not strict') FROM wan
 
 -- who runs what with whose rights
 SELECT ok(NOT m.prosecdef, m.signature || ' runs with the rights of its caller') FROM made AS m
-WHERE m.proname IN ('idem_claim', 'idem_try_claim', 'idem_claim_many', 'idem_seen', 'idem_forget', 'idem_key', 'idem_fingerprint', 'idem_maintain', 'idem_status')
+WHERE m.proname IN ('idem_claim', 'idem_try_claim', 'idem_claim_many', 'idem_seen', 'idem_forget', 'idem_key', 'idem_fingerprint', 'idem_maintain', 'idem_status',
+	'outbox_emit', 'outbox_emit_bytes', 'outbox_capture', 'outbox_uncapture')
 ORDER BY m.signature;
 SELECT ok('search_path=pg_catalog, pg_temp' = ANY (m.proconfig), m.signature || ' has a pinned search_path') FROM made AS m
 WHERE m.prosecdef OR m.lanname <> 'c' ORDER BY m.signature;
 -- it ends transactions, which a SET clause forbids
-SELECT is(m.proconfig, NULL, m.signature || ' has no settings') FROM made AS m WHERE m.proname = 'idem_maintain';
+SELECT is(m.proconfig, NULL, m.signature || ' has no settings') FROM made AS m WHERE m.proname IN ('idem_maintain', 'outbox_wait');
 SELECT is(m.proowner, (SELECT extowner FROM pg_extension WHERE extname = 'idemq'), m.signature || ' belongs to the owner of the extension')
 FROM made AS m ORDER BY m.signature;
 

@@ -8,7 +8,7 @@ ALTER DATABASE regress_idemq_filter SET idemq.expiry = off;
 CREATE EXTENSION idemq;
 
 CREATE FUNCTION filters() RETURNS text LANGUAGE sql AS $$
-	SELECT string_agg(DISTINCT filter, ', ' ORDER BY filter) FROM idemq.partitions
+	SELECT string_agg(DISTINCT filter, ', ' ORDER BY filter) FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass
 $$;
 -- how many of n new keys made a claim look into a partition
 CREATE FUNCTION looks() RETURNS bigint LANGUAGE sql AS $$
@@ -26,10 +26,10 @@ SELECT filters();
 -- every way for a key to come
 SELECT idem_claim('by claim');
 SELECT idem_claim_many('{by many, by many too}');
-INSERT INTO idemq.processed SELECT '', 'by insert', now(), lower FROM idemq.partitions WHERE state = 'current';
-INSERT INTO idemq.processed SELECT '', 'by insert ' || i, now(), lower FROM idemq.partitions, generate_series(1, 5000) AS i WHERE state = 'current';
-SELECT leaf AS current FROM idemq.partitions WHERE state = 'current' \gset
-INSERT INTO :current SELECT '', 'by insert into the partition', now(), lower FROM idemq.partitions WHERE state = 'current';
+INSERT INTO idemq.processed SELECT '', 'by insert', now(), lower FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current';
+INSERT INTO idemq.processed SELECT '', 'by insert ' || i, now(), lower FROM idemq.partitions, generate_series(1, 5000) AS i WHERE parent = 'idemq.processed'::regclass AND state = 'current';
+SELECT leaf AS current FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current' \gset
+INSERT INTO :current SELECT '', 'by insert into the partition', now(), lower FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current';
 INSERT INTO idemq.processed VALUES ('', 'before update', now(), '-infinity');
 UPDATE idemq.processed SET key = 'by update' WHERE key = 'before update';
 COPY idemq.processed FROM stdin;

@@ -13,8 +13,8 @@ DO $$
 DECLARE
 	setting text[];
 BEGIN
-	FOREACH setting SLICE 1 IN ARRAY '{{idemq.retention,a week},{idemq.premake,0},{idemq.partition_manager,cron},{idemq.no_such_thing,1}}'::text[]
-		|| ARRAY['idemq.scope', repeat('s', 256)]
+	FOREACH setting SLICE 1 IN ARRAY '{{idemq.retention,a week},{idemq.premake,0},{idemq.partition_manager,cron},{idemq.no_such_thing,1},{idemq.max_attempts,0}}'::text[]
+		|| ARRAY[['idemq.scope', repeat('s', 256)], ['idemq.retry_ladder', '1min,soon']]
 	LOOP
 		BEGIN
 			PERFORM set_config(setting[1], setting[2], false);
@@ -27,6 +27,7 @@ LOAD 'idemq';
 RESET client_min_messages;
 SELECT current_setting('idemq.retention') AS retention, current_setting('idemq.premake') AS premake,
 	current_setting('idemq.partition_manager') AS manager, current_setting('idemq.scope') = '' AS empty_scope,
+	current_setting('idemq.max_attempts') AS attempts, current_setting('idemq.retry_ladder') AS ladder,
 	current_setting('idemq.no_such_thing', true) AS no_such_thing;
 \c
 LOAD 'idemq';
@@ -103,6 +104,40 @@ ALTER DATABASE regress_idemq_guc SET idemq.scope = :'bad';
 RESET idemq.scope;
 SELECT current_setting('idemq.scope') = '' AS empty;
 
+-- the ladder: times with their units, in a row
+SET idemq.retry_ladder = '1ms, 1.5 s,2min , 3h,4d';
+SHOW idemq.retry_ladder;
+SET idemq.retry_ladder = '30s', '1h';
+SHOW idemq.retry_ladder;
+SET idemq.retry_ladder = '3650d';
+CREATE FUNCTION try_ladder(ladder text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	PERFORM set_config('idemq.retry_ladder', ladder, false);
+	RETURN 'done';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RETURN concat_ws(' ', SQLSTATE, detail, hint);
+END
+$$;
+SELECT v.ladder, try_ladder(v.ladder)
+FROM (VALUES (''), (' '), (','), ('1min,'), (',1min'), ('1min,,2min'), ('1'), ('1min,5'), ('0s'), ('-1s'), ('1min;5min'), ('1 week'), ('soon'),
+	('inf'), ('nan'), ('infs'), ('1e400s'), ('3651d'), ('0.0000001ms'), ('1m'), ('s'), (repeat('9', 40) || 's')) AS v (ladder);
+SHOW idemq.retry_ladder;
+SELECT try_ladder(string_agg('1s', ',')) FROM generate_series(1, 10000);
+SELECT length(current_setting('idemq.retry_ladder'));
+RESET idemq.retry_ladder;
+SET idemq.max_attempts = 0;
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.outbox_retention = '0s';
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.dead_retention = '-1s';
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.instance = 'copy';
+\echo :LAST_ERROR_SQLSTATE
+
 -- a name that is none, once the library is loaded
 SET idemq.retension = '1d';
 \echo :LAST_ERROR_SQLSTATE
@@ -120,6 +155,14 @@ SET idemq.retention = '1s';
 SET idemq.durable_claims = off;
 \echo :LAST_ERROR_SQLSTATE
 SET idemq.expiry = off;
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.retry_ladder = '1s';
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.max_attempts = 9;
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.outbox_retention = '1s';
+\echo :LAST_ERROR_SQLSTATE
+SET idemq.dead_retention = '1s';
 \echo :LAST_ERROR_SQLSTATE
 RESET ROLE;
 RESET idemq.scope;

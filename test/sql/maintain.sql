@@ -41,7 +41,7 @@ SELECT p.*, c.relname, c.relreplident, c.reloptions, c.relowner = o.relowner AS 
 FROM idemq.partitions AS p
 JOIN pg_class AS c ON c.oid = p.leaf
 JOIN pg_class AS o ON o.oid = p.parent
-WHERE p.state <> 'permanent';
+WHERE p.parent = 'idemq.processed'::regclass AND p.state <> 'permanent';
 
 -- days
 CALL maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq.partitions');
@@ -82,7 +82,7 @@ DROP EXTENSION idemq CASCADE;
 CREATE EXTENSION idemq;
 CREATE VIEW made AS
 SELECT p.*, lag(p.upper) OVER (ORDER BY p.lower) = p.lower AS follows
-FROM idemq.partitions AS p WHERE p.state <> 'permanent';
+FROM idemq.partitions AS p WHERE p.parent = 'idemq.processed'::regclass AND p.state <> 'permanent';
 CALL make('by_hand', date_trunc('day', now()) + interval '30 hours', date_trunc('day', now()) + interval '40 hours');
 CALL maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq.partitions');
 SELECT bool_and(follows IS NOT false) AS gapless, max(upper) >= now() + interval '4 days' AS ahead,
@@ -99,7 +99,7 @@ END
 $$;
 CALL maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq.partitions');
 SELECT count(*) FILTER (WHERE leaf::text LIKE '%\_1') BETWEEN 1 AND 2 AS renamed, count(*) >= 5 AS enough
-FROM idemq.partitions WHERE state <> 'permanent';
+FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state <> 'permanent';
 SELECT idem_claim('a'), idem_claim('a');
 DROP EXTENSION idemq CASCADE;
 
@@ -112,24 +112,24 @@ CALL make('p_recent', date_trunc('day', now()) - interval '3 days', date_trunc('
 INSERT INTO idemq.processed VALUES ('', 'old', '2001-01-01', '2001-01-01'), ('', 'served', '2001-01-03', '2001-01-03'),
 	('', 'served for longer', now(), '2001-01-03'), ('', 'recent', now() - interval '3 days', date_trunc('day', now()) - interval '3 days'),
 	('', 'permanent', '2001-01-01', '-infinity');
-SELECT leaf, state FROM idemq.partitions WHERE upper < now() ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND upper < now() ORDER BY lower;
 -- off: nothing goes
 SET idemq.expiry = off;
 CALL maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq.partitions');
-SELECT leaf, state FROM idemq.partitions WHERE upper < now() ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND upper < now() ORDER BY lower;
 RESET idemq.expiry;
 CALL maintain_until('to_regclass(''idemq.p_old'') IS NULL AND to_regclass(''idemq.p_empty'') IS NULL
 	AND NOT EXISTS (SELECT FROM idemq.processed_permanent)');
-SELECT leaf, state FROM idemq.partitions WHERE upper < now() ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND upper < now() ORDER BY lower;
 SELECT key FROM idemq.processed ORDER BY key;
 -- with a shorter retention
 SET idemq.retention = '1d';
 CALL maintain_until('to_regclass(''idemq.p_recent'') IS NULL');
-SELECT leaf, state FROM idemq.partitions WHERE upper < now() ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND upper < now() ORDER BY lower;
 RESET idemq.retention;
 UPDATE idemq.processed SET claimed_at = '2001-01-03';
 CALL maintain_until('to_regclass(''idemq.p_served'') IS NULL');
-SELECT leaf, state FROM idemq.partitions WHERE upper < now() ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND upper < now() ORDER BY lower;
 SELECT count(*) FROM idemq.processed;
 -- the permanent partition is emptied, never dropped, and not if somebody has put a trigger there
 INSERT INTO idemq.processed VALUES ('', 'permanent', '2001-01-01', '-infinity');
@@ -155,29 +155,29 @@ BEGIN
 END
 $$;
 CALL maintain_until('count(*) < 20 FROM idemq.partitions WHERE state = ''expired''');
-SELECT count(*) BETWEEN 1 AND 19 AS some_are_left FROM idemq.partitions WHERE state = 'expired';
+SELECT count(*) BETWEEN 1 AND 19 AS some_are_left FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'expired';
 CALL maintain_until('count(*) = 0 FROM idemq.partitions WHERE state = ''expired''');
-SELECT count(*) FROM idemq.partitions WHERE state = 'expired';
+SELECT count(*) FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'expired';
 -- the newest partition stays, however old: claims without a worker go there
 DO $$
 DECLARE
 	leaf regclass;
 BEGIN
-	FOR leaf IN SELECT p.leaf FROM idemq.partitions AS p WHERE p.state <> 'permanent' LOOP
+	FOR leaf IN SELECT p.leaf FROM idemq.partitions AS p WHERE p.parent = 'idemq.processed'::regclass AND p.state <> 'permanent' LOOP
 		EXECUTE format('DROP TABLE %s', leaf);
 	END LOOP;
 END
 $$;
 CALL make('p_last', '2001-01-01', '2001-01-02');
 CALL make('p_last_but_one', '2000-06-01', '2000-06-02');
-SELECT leaf, state FROM idemq.partitions ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY lower;
 
 -- default privileges give nothing away on what is made later
 CREATE ROLE regress_idemq_greedy;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_idemq_greedy WITH GRANT OPTION;
 CALL maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq.partitions');
-SELECT count(*) AS readable FROM idemq.partitions WHERE has_table_privilege('regress_idemq_greedy', leaf, 'SELECT, INSERT, DELETE');
+SELECT count(*) AS readable FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND has_table_privilege('regress_idemq_greedy', leaf, 'SELECT, INSERT, DELETE');
 DROP OWNED BY regress_idemq_greedy;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM PUBLIC;
 
@@ -195,7 +195,7 @@ CALL public.maintain_until('max(upper) >= now() + interval ''4 days'' FROM idemq
 SELECT current_setting('timezone') AS timezone, current_setting('datestyle') AS datestyle, current_setting('lock_timeout') AS lock_timeout;
 RESET ALL;
 SET client_min_messages = warning;
-SELECT bool_and(lower = date_trunc('day', lower, 'UTC')) AS aligned FROM idemq.partitions WHERE state <> 'permanent';
+SELECT bool_and(lower = date_trunc('day', lower, 'UTC')) AS aligned FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state <> 'permanent';
 
 -- the trusted time: what accept_clock does
 SELECT idemq.accept_clock() BETWEEN now() - interval '1 minute' AND now() + interval '1 minute' AS accepted;

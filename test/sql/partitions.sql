@@ -25,9 +25,9 @@ CREATE FUNCTION place(k text) RETURNS text LANGUAGE sql AS
 $$ SELECT string_agg(tableoid::regclass::text, ' ') FROM idemq.processed WHERE key = k $$;
 
 -- at first there is one
-SELECT * FROM idemq.partitions;
+SELECT * FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass;
 SELECT pg_typeof(parent), pg_typeof(leaf), pg_typeof(lower), pg_typeof(upper), pg_typeof(state), pg_typeof(rows_estimated), pg_typeof(bytes), pg_typeof(filter)
-FROM idemq.partitions;
+FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass;
 
 -- of each state; nothing was claimed yet, so no worker looks at them
 BEGIN;
@@ -36,18 +36,18 @@ CALL make('p_closed', day(-3), day(-2));
 CALL make('p_current', day(-1), day(1));
 CALL make('p_ahead', day(1), 'infinity');
 COMMIT;
-SELECT parent, leaf, state, lower >= day(-3) AS recent FROM idemq.partitions ORDER BY lower;
-SELECT lower, upper FROM idemq.partitions WHERE state IN ('permanent', 'expired') ORDER BY lower;
-SELECT bool_and(p.lower = day(-1) AND p.upper = day(1)) AS bounds FROM idemq.partitions AS p WHERE state = 'current';
+SELECT parent, leaf, state, lower >= day(-3) AS recent FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY lower;
+SELECT lower, upper FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state IN ('permanent', 'expired') ORDER BY lower;
+SELECT bool_and(p.lower = day(-1) AND p.upper = day(1)) AS bounds FROM idemq.partitions AS p WHERE p.parent = 'idemq.processed'::regclass AND state = 'current';
 -- the retention decides
 SET idemq.retention = '1d';
-SELECT leaf, state FROM idemq.partitions ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY lower;
 RESET idemq.retention;
 
 -- the partition of now takes it; the row says in which it is
 SELECT idem_claim('now');
 SELECT place('now'), (SELECT leaf FROM idemq.processed WHERE key = 'now') = day(-1) AS lower_bound;
-SELECT rows_estimated >= 0 AS rows, bytes > 0 AS bytes FROM idemq.partitions WHERE state = 'current';
+SELECT rows_estimated >= 0 AS rows, bytes > 0 AS bytes FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current';
 -- keys are found in all of them, whatever the retention
 INSERT INTO idemq.processed VALUES ('', 'permanent', now(), '-infinity'), ('', 'expired', now(), '2001-01-01 12:00'),
 	('', 'closed', now(), day(-3)), ('', 'ahead', now(), day(1));
@@ -70,7 +70,7 @@ CALL make('p_unlogged', day(-1), day(1), 'UNLOGGED');
 COMMIT;
 INSERT INTO idemq.processed VALUES ('', 'unlogged', now(), day(-1));
 SELECT idem_claim('unlogged'), place('unlogged');
-SELECT leaf, state FROM idemq.partitions ORDER BY lower;
+SELECT leaf, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY lower;
 SELECT idem_claim('newest');
 SELECT place('newest'), (SELECT leaf FROM idemq.processed WHERE key = 'newest') = day(1) AS lower_bound;
 BEGIN;
@@ -81,7 +81,7 @@ CALL make('p_unlogged', '2020-01-01', 'infinity', 'UNLOGGED');
 ALTER TABLE idemq.processed ATTACH PARTITION idemq.p_closed FOR VALUES FROM ('2019-01-01') TO ('2019-01-02');
 COMMIT;
 SELECT idem_claim('newest');
-SELECT place('newest'), (SELECT state FROM idemq.partitions WHERE leaf = 'idemq.p_closed'::regclass);
+SELECT place('newest'), (SELECT state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND leaf = 'idemq.p_closed'::regclass);
 ALTER TABLE idemq.processed DETACH PARTITION idemq.p_closed;
 SELECT idem_claim('newest 2');
 SELECT place('newest 2');
@@ -109,7 +109,7 @@ SELECT idem_claim_many('{}'), idem_seen('none') IS NULL AS unknown, idem_forget(
 BEGIN;
 DROP TABLE idemq.p_unlogged;
 SELECT idem_claim_many('{}'), idem_seen('none') IS NULL AS unknown, idem_forget('none');
-SELECT * FROM idemq.partitions;
+SELECT * FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass;
 SELECT check_name, status FROM idem_status() WHERE check_name IN ('expiry', 'clock') ORDER BY 1;
 SELECT idem_claim('none');
 \echo :LAST_ERROR_SQLSTATE
@@ -128,7 +128,7 @@ ALTER TABLE idemq.processed ATTACH PARTITION idemq.p_default DEFAULT;
 INSERT INTO idemq.processed VALUES ('', 'default', now(), '2001-01-01');
 SELECT place('default'), idem_claim('default'), idem_claim('not default');
 SELECT place('not default');
-SELECT leaf, lower, upper, state FROM idemq.partitions ORDER BY leaf::text COLLATE "C";
+SELECT leaf, lower, upper, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY leaf::text COLLATE "C";
 SELECT idem_forget('default'), idem_claim('default');
 SELECT place('default');
 DROP TABLE idemq.p_default;
@@ -145,7 +145,7 @@ SELECT idem_claim('elsewhere');
 CREATE UNIQUE INDEX ON "else where"."It's 1" (idemq.digest(scope, key));
 SELECT idem_claim('elsewhere'), idem_claim('elsewhere');
 SELECT place('elsewhere');
-SELECT leaf, lower, upper, state FROM idemq.partitions WHERE state = 'current';
+SELECT leaf, lower, upper, state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current';
 
 -- what is no ordinary table is refused by name
 CREATE TABLE idemq.p_sub (LIKE idemq.processed) PARTITION BY RANGE (leaf);

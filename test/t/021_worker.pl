@@ -100,9 +100,9 @@ sub launcher
 sub worker_goes_on
 {
 	my ($name) = @_;
-	my $upper = $node->safe_psql('postgres', q{SELECT max(upper) FROM idemq.partitions});
+	my $upper = $node->safe_psql('postgres', q{SELECT max(upper) FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass});
 
-	return ok($node->poll_query_until('postgres', "SELECT max(upper) > '$upper' FROM idemq.partitions"), $name);
+	return ok($node->poll_query_until('postgres', "SELECT max(upper) > '$upper' FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass"), $name);
 }
 
 # It comes back.
@@ -155,7 +155,7 @@ ok($node->poll_query_until('postgres', q{SELECT status = 'problem' FROM idem_sta
 	'the partitions end');
 is(result(q{SELECT idem_claim('first'), idem_claim('starved'), idem_claim('starved')}), 'f|t|f', 'claims go on');
 is($node->safe_psql('postgres', q{
-SELECT tableoid::regclass = (SELECT leaf FROM idemq.partitions ORDER BY lower DESC LIMIT 1) FROM idemq.processed WHERE key = 'starved'}),
+SELECT tableoid::regclass = (SELECT leaf FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass ORDER BY lower DESC LIMIT 1) FROM idemq.processed WHERE key = 'starved'}),
 	't', 'in the newest partition');
 is(leaf_errors($node), '', 'rows say where they are');
 $node->safe_psql('postgres', "SELECT pg_cancel_backend($hog_pid)");
@@ -173,7 +173,7 @@ old_leaves($db, 20);
 is(result('SET idemq.expiry = off; CALL idem_maintain()', $db), '', 'a round by hand');
 is(old_count($db), '20', 'with expiry off nothing is dropped');
 is(result(q{SET idemq.expiry = off; SELECT status FROM idem_status() WHERE check_name = 'expiry'}, $db), 'warning', 'idem_status() says so');
-is(result(q{SELECT state FROM idemq.partitions WHERE leaf = 'idemq.old_1'::regclass}, $db), 'expired', 'idemq.partitions shows them');
+is(result(q{SELECT state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND leaf = 'idemq.old_1'::regclass}, $db), 'expired', 'idemq.partitions shows them');
 $node->safe_psql($db, 'CALL idem_maintain()');
 my $left = old_count($db);
 cmp_ok($left, '<', 20, 'with expiry on they are dropped');
@@ -191,7 +191,7 @@ my $writer = session($node, $db);
 $writer->query(q{BEGIN});
 $writer->query(q{LOCK TABLE idemq.old_3 IN ROW EXCLUSIVE MODE});
 is(result('CALL idem_maintain()', $db), '', 'a round while somebody has claimed in an old partition');
-is($node->safe_psql($db, q{SELECT string_agg(leaf::text, ' ') FROM idemq.partitions WHERE state = 'expired'}), 'idemq.old_3',
+is($node->safe_psql($db, q{SELECT string_agg(leaf::text, ' ') FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'expired'}), 'idemq.old_3',
 	'the others are dropped');
 $writer->query('COMMIT');
 $node->safe_psql($db, 'CALL idem_maintain()');
@@ -200,7 +200,7 @@ is(old_count($db), '0', 'it goes when he is done');
 old_leaves($db, 3);
 $node->safe_psql($db, q{INSERT INTO idemq.processed VALUES ('', 'young', clock_timestamp(), '2020-01-03 00:00+00')});
 $node->safe_psql($db, 'CALL idem_maintain()');
-is($node->safe_psql($db, q{SELECT string_agg(leaf::text, ' ') FROM idemq.partitions WHERE lower < '2021-01-01' AND state <> 'permanent'}), 'idemq.old_2',
+is($node->safe_psql($db, q{SELECT string_agg(leaf::text, ' ') FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND lower < '2021-01-01' AND state <> 'permanent'}), 'idemq.old_2',
 	'a partition with a young claim stays, whatever its bounds say');
 is(result(q{SELECT idem_seen('young') IS NOT NULL}, $db), 't', 'and its key');
 
@@ -215,7 +215,7 @@ my $maintainer = session($node, $db);
 my $maintainer_pid = backend_pid($maintainer);
 send_sql($maintainer, q{SET idemq.drop_lock_timeout = '1h'; CALL idem_maintain()});
 ok(wait_for_lock($node, $maintainer_pid), 'a round waits for a lock on the parent');
-is($node->safe_psql($db, q{SELECT max(upper) > now() + interval '3 days' FROM idemq.partitions}), 't',
+is($node->safe_psql($db, q{SELECT max(upper) > now() + interval '3 days' FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass}), 't',
 	'after it has made partitions');
 is(result(q{SET lock_timeout = '1s'; SELECT idem_claim('a'), idem_try_claim('b'), idem_claim('a'), idem_forget('b'), idem_seen('a') IS NOT NULL}, $db),
 	't|claimed|f|t|t', 'claims do not wait');
@@ -259,7 +259,7 @@ SET timezone = 'UTC';
 SELECT DISTINCT c.reloptions, c.relreplident, c.relpersistence, am.amname, to_char(lower, 'HH24:MI'), upper - lower,
 	ARRAY(SELECT grantee FROM aclexplode(c.relacl) WHERE grantee <> c.relowner)
 FROM idemq.partitions l JOIN pg_class c ON c.oid = l.leaf JOIN pg_am am ON am.oid = c.relam
-WHERE l.state <> 'permanent'}),
+WHERE l.parent = 'idemq.processed'::regclass AND l.state <> 'permanent'}),
 	'{vacuum_truncate=off}|f|p|heap|00:00|1 day|{}', 'partitions are as they must be');
 
 # Bounds, over changes of the interval in both directions.
@@ -269,11 +269,11 @@ $node->safe_psql($db, qq{SET idemq.partition_interval = '$_'; SET idemq.premake 
   foreach ('1h', '7d', '36h', '1d', '30d');
 is($node->safe_psql($db, q{
 SELECT count(*) > 5, bool_and(lower = before) FROM (
-	SELECT lower, lag(upper) OVER (ORDER BY lower) AS before FROM idemq.partitions WHERE state <> 'permanent') l
+	SELECT lower, lag(upper) OVER (ORDER BY lower) AS before FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state <> 'permanent') l
 WHERE before IS NOT NULL}), 't|t', 'partitions follow one another without a gap');
 is($node->safe_psql($db, q{
 SELECT count(*) FROM idemq.partitions
-WHERE state <> 'permanent' AND extract(epoch FROM upper - '2000-01-01 00:00+00')::bigint % 3600 <> 0}),
+WHERE parent = 'idemq.processed'::regclass AND state <> 'permanent' AND extract(epoch FROM upper - '2000-01-01 00:00+00')::bigint % 3600 <> 0}),
 	'0', 'at multiples of the interval');
 
 # What an operator can do to partitions.
@@ -283,7 +283,7 @@ $node->safe_psql($db, q{
 SET timezone = 'UTC';
 SELECT format('CREATE TABLE idemq.processed_p%s (a int)', to_char(now(), 'YYYYMMDD')) \gexec
 CALL idem_maintain()});
-is($node->safe_psql($db, q{SELECT count(*) FROM idemq.partitions WHERE state = 'current' AND leaf::text LIKE '%\_1'}), '1',
+is($node->safe_psql($db, q{SELECT count(*) FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND state = 'current' AND leaf::text LIKE '%\_1'}), '1',
 	'a name that is taken');
 
 old_leaves($db, 3);
@@ -359,7 +359,7 @@ SELECT format('ALTER TABLE idemq.processed DETACH PARTITION idemq.yesterday') \g
 SELECT format('ALTER TABLE idemq.processed ATTACH PARTITION idemq.yesterday FOR VALUES FROM (%L) TO (%L)', now() - interval '3 days', now() - interval '2 days') \gexec
 SELECT idem_claim('a')});
 	# the worker drops last: what it drops is gone when the other is made
-	$node->poll_query_until($_, q{SELECT count(*) > 3 FROM idemq.partitions});
+	$node->poll_query_until($_, q{SELECT count(*) > 3 FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass});
 }
 ok($node->poll_query_until('short', q{SELECT to_regclass('idemq.yesterday') IS NULL}), 'the retention of the database');
 is(result(q{SELECT to_regclass('idemq.yesterday') IS NOT NULL}, 'long'), 't', 'is not that of another');

@@ -59,7 +59,7 @@ SELECT p.leaf, p.lower, p.upper, p.state,
 FROM idemq.partitions p
 JOIN pg_index x ON x.indrelid = p.leaf
 JOIN pg_class i ON i.oid = x.indexrelid
-WHERE p.state <> 'permanent'};
+WHERE p.parent = 'idemq.processed'::regclass AND p.state <> 'permanent'};
 
 # Not there: an error that says what to do, and claims go on.
 
@@ -109,11 +109,35 @@ FROM partman.part_config WHERE parent_table = 'idemq.processed'}),
 is(result(q{
 SELECT idem_claim('early'), idem_claim('day'), idem_claim('day'), idem_try_claim('early')}),
 	'f|t|f|duplicate', 'keys are remembered across partitions');
-is(result(q{SELECT state FROM idemq.partitions WHERE leaf = (SELECT tableoid FROM idemq.processed WHERE key = 'day')}),
+is(result(q{SELECT state FROM idemq.partitions WHERE parent = 'idemq.processed'::regclass AND leaf = (SELECT tableoid FROM idemq.processed WHERE key = 'day')}),
 	'current', 'claims go where they belong');
 is(leaf_errors($node), '', 'rows say where they are');
 is(result('SELECT partman.run_maintenance(); SELECT count(*) FROM partman.check_default()'), "\n0",
 	'pg_partman by itself leaves the table alone');
+
+# The outbox, once something is emitted.
+
+is(result(q{SELECT count(*) FROM partman.part_config WHERE parent_table = 'idemq.outbox'}), '0', 'the outbox is left alone while nothing is emitted');
+$node->safe_psql('postgres', q{INSERT INTO idemq.outbox (aggregatetype) VALUES ('order')});
+ok($node->poll_query_until('postgres', q{
+SELECT count(*) >= 5 AND max(upper) > now() + interval '4 days' FROM idemq.partitions WHERE parent = 'idemq.outbox'::regclass AND state <> 'permanent'}),
+	'then the worker has partitions of it made');
+is($node->safe_psql('postgres', q{
+SET timezone = 'UTC';
+SELECT DISTINCT p.leaf::text = to_char(p.lower, '"idemq.outbox_p"YYYYMMDD'), c.reloptions, a.amname,
+	ARRAY(SELECT grantee FROM aclexplode(c.relacl) WHERE grantee <> c.relowner),
+	ARRAY(SELECT regexp_replace(pg_get_indexdef(indexrelid), '.* USING ', '') FROM pg_index WHERE indrelid = c.oid ORDER BY 1)
+FROM idemq.partitions p JOIN pg_class c ON c.oid = p.leaf JOIN pg_am a ON a.oid = c.relam
+WHERE p.parent = 'idemq.outbox'::regclass AND p.state <> 'permanent'}),
+	't|{vacuum_truncate=off}|heap|{}|{"btree (seq)","btree (xid, seq)"}', 'as they must be');
+is($node->safe_psql('postgres', q{
+SELECT automatic_maintenance, retention IS NULL, infinite_time_partitions, template_table, premake
+FROM partman.part_config WHERE parent_table = 'idemq.outbox'}),
+	'off|t|t|idemq.outbox_template|4', 'the table is registered');
+$node->safe_psql('postgres', q{INSERT INTO idemq.outbox (aggregatetype) VALUES ('order')});
+is($node->safe_psql('postgres', q{
+SELECT string_agg(p.state, ' ' ORDER BY o.seq) FROM idemq.outbox o JOIN idemq.partitions p ON p.leaf = o.tableoid}),
+	'permanent current', 'events go where they belong');
 
 # Its configuration is ours.
 
@@ -124,7 +148,8 @@ SET retention = '1 second', retention_keep_table = false, automatic_maintenance 
 WHERE parent_table = 'idemq.processed'});
 maintain('SET idemq.premake = 6');
 is($node->safe_psql('postgres', q{
-SELECT retention IS NULL, retention_keep_table, automatic_maintenance, template_table FROM partman.part_config}),
+SELECT retention IS NULL, retention_keep_table, automatic_maintenance, template_table FROM partman.part_config
+WHERE parent_table = 'idemq.processed'}),
 	't|t|off|idemq.processed_template', 'what somebody wrote into part_config is set back');
 is(result(q{SELECT count(*), min(manager) FROM made_by WHERE upper > now()}),
 	'7|pg_partman', 'another premake is heeded');
