@@ -1,4 +1,4 @@
-"""What a claim costs: see test/bench/run, which calls this."""
+"""What a claim and an event cost: see test/bench/run, which calls this."""
 
 import argparse
 import platform
@@ -8,6 +8,7 @@ import time
 
 import cluster
 import more
+import outbox
 import report
 import workloads
 from cluster import say
@@ -61,7 +62,7 @@ def facts(c, args):
 
 def main():
     args = arguments()
-    classes = workloads.ROWS + (more.ROWS if args.full else [])
+    classes = workloads.ROWS + outbox.ROWS + (more.ROWS + outbox.FULL_ROWS if args.full else [])
     if args.scale:
         classes = classes + [more.Scale]
     if args.rows:
@@ -77,6 +78,7 @@ def main():
 
     sizes = workloads.Sizes(args.quick, args.full)
     sizes.scale = args.scale
+    sizes.rounds = args.rounds
     setup = workloads.Setup(sizes, args.filter_memory)
     about = facts(setup.main(), args)
     rows = [row(setup, sizes) for row in classes]

@@ -102,6 +102,7 @@ def as_json(about, rows):
             "sides": {side: {"rounds": v, "min": min(v), "median": median(v), "max": max(v),
                              "cpu": cpu_of(v), "wal": wal_of(v)}
                       for side, v in row.samples.items() if v},
+            "curves": getattr(row, "curves", None),
             "compared": [{"side": side, "with": other, "rounds": values, "min": min(values),
                           "median": median(values), "max": max(values), "bound": bound,
                           "reached": None if bound is None else median(values) <= bound}
@@ -219,15 +220,16 @@ def plot_scale(svg, y, rows):
         curves = getattr(row, "curves", None)
         if not curves or not any(curves.values()):
             continue
-        svg.text(20, y, "µs per claim by million live keys", 14, weight="bold")
+        svg.text(20, y, getattr(row, "curves_title", "µs per claim by million live keys"), 14, weight="bold")
         y += 20
         height = 220
         xs = sorted({n for points in curves.values() for n in points})
         most = max(v for points in curves.values() for values in points.values() for v in values)
-        first, last = math.log(xs[0]), max(math.log(xs[-1]), math.log(xs[0]) + 1e-9)
+        scaled = (lambda n: n) if getattr(row, "curves_linear", False) else math.log
+        first, last = scaled(xs[0]), max(scaled(xs[-1]), scaled(xs[0]) + 1e-9)
 
         def at(n, value):
-            return (LEFT + PLOT * (math.log(n) - first) / (last - first), y + height - height * value / most)
+            return (LEFT + PLOT * (scaled(n) - first) / (last - first), y + height - height * value / most)
 
         for n in xs:
             svg.text(at(n, 0)[0], y + height + 16, "%g" % n, 10, "middle")
@@ -251,7 +253,7 @@ def plot_scale(svg, y, rows):
 
 def as_svg(about, rows):
     svg = Svg(LEFT + PLOT + RIGHT)
-    svg.text(20, 28, "idemq: what a claim costs", 18, weight="bold")
+    svg.text(20, 28, "idemq: what a claim and an event cost", 18, weight="bold")
     svg.text(20, 48, "%s · %s · %s · locale %s · %d rounds"
              % (about["when"], about["server"].split(" (")[0], about["cpu"], about["locale"], about["rounds"]), 11)
     y = 80

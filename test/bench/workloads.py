@@ -24,6 +24,14 @@ class Sizes:
         self.built = 10                             # partitions built anew
         self.seconds = 1 if quick else 30 if full else 12
         self.client = 500 if quick else 20000       # claims of one client, one by one
+        # the outbox
+        self.emitted = 5000 if quick else 200000
+        self.captured = 5000 if quick else 200000
+        self.consumed = 10000 if quick else 200000
+        self.waiting = 100000 if quick else 10000000
+        self.wake_seconds = 1 if quick else 8
+        self.bodies = 8 if quick else 96
+        self.steady_seconds = 20 if quick else 1800
 
 
 class Sample(float):
