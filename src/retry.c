@@ -22,20 +22,26 @@
 #include "spi_plan.h"
 #include "stats.h"
 
+/* The reference to an event; a new one if it has none. */
+static ParkedRef *
+ref_of(Event *event)
+{
+	if (event->ref == NULL)
+	{
+		event->ref = palloc0(sizeof(ParkedRef));
+		event->ref->key = event->key;
+		event->ref->seq = DatumGetInt64(event->values[LOG_SEQ]);
+		event->ref->rank = event->ref->seq;
+	}
+	return event->ref;
+}
+
 /* Park an event, or park it again. */
 void
 retry_park(ShardState *state, const Batch *batch, Event *event, ParkedState as, TimestampTz due)
 {
-	ParkedRef  *ref = event->ref;
+	ParkedRef  *ref = ref_of(event);
 
-	if (ref == NULL)
-	{
-		ref = palloc0(sizeof(ParkedRef));
-		ref->key = event->key;
-		ref->seq = DatumGetInt64(event->values[LOG_SEQ]);
-		ref->rank = ref->seq;
-		event->ref = ref;
-	}
 	ref->state = as;
 	ref->due = due;
 	if (batch != NULL)
@@ -117,14 +123,7 @@ retry_fail(ShardState *state, const Consumer *consumer, const Batch *batch, Even
 		return;
 	}
 
-	if (ref == NULL)
-	{
-		ref = palloc0(sizeof(ParkedRef));
-		ref->key = event->key;
-		ref->seq = DatumGetInt64(event->values[LOG_SEQ]);
-		ref->rank = ref->seq;
-		event->ref = ref;
-	}
+	ref = ref_of(event);
 	ref->attempts = outcome->attempt;
 	ref->first_failed_at = first_failed_at;
 	ref->error = error != NULL ? pstrdup(error) : NULL;
