@@ -55,7 +55,7 @@ SELECT state, count(*) >= 1 AS some FROM leaves GROUP BY 1 ORDER BY 1;
 SELECT DISTINCT c.reloptions, c.relreplident, a.amname FROM leaves AS l JOIN pg_class AS c ON c.oid = l.leaf JOIN pg_am AS a ON a.oid = c.relam;
 SELECT DISTINCT regexp_replace(pg_get_indexdef(i.indexrelid), '\d{8}', 'N', 'g') AS index, i.indisvalid
 FROM leaves JOIN pg_index AS i ON i.indrelid = leaves.leaf WHERE state <> 'permanent' ORDER BY 1;
-SELECT DISTINCT conname FROM leaves JOIN pg_constraint ON conrelid = leaf ORDER BY 1;
+SELECT DISTINCT conname FROM leaves JOIN pg_constraint ON conrelid = leaf AND contype = 'c' ORDER BY 1;
 -- the index names that are taken are left to their owners
 CREATE TABLE idemq.in_the_way (a integer);
 SELECT format('CREATE INDEX %I ON idemq.in_the_way (a)', to_char(max(upper), '"outbox_p"YYYYMMDD"_xid"')) FROM leaves \gexec
