@@ -286,6 +286,23 @@ SELECT take('c') ~ 'a3 c1 a4$';
 SELECT outbox_ack(token()) > 10;
 SELECT emit('a6', 'a');
 SELECT drain('c');
+-- what is parked moves once, from whichever shard to whichever
+SELECT outbox_subscribe('mv', '{mv}', shards => 2, retry_ladder => '1h');
+SELECT emit('m' || i, 'k' || i, 'mv') FROM generate_series(1, 20) AS i \g /dev/null
+CREATE TABLE leased (token bigint, id uuid);
+INSERT INTO leased SELECT f.token, f.id FROM outbox_fetch('mv') AS f;
+INSERT INTO leased SELECT f.token, f.id FROM outbox_fetch('mv') AS f;
+SELECT count((outbox_nack(l.token, l.id, 'x')).action) FROM leased AS l;
+SELECT outbox_alter('mv', shards => 3);
+SELECT take('mv'), take('mv');
+SELECT shards FROM idemq.subscriptions WHERE consumer = 'mv';
+SELECT count(*), count(DISTINCT seq) FROM idemq.parked WHERE consumer = 'mv';
+-- nor does a change of shards bring back what a seek has passed over
+SELECT outbox_alter('mv', shards => 2);
+SELECT emit('n' || i, 'k' || i, 'mv') FROM generate_series(1, 6) AS i \g /dev/null
+SELECT outbox_seek('mv', 'infinity');
+SELECT drain('mv');
+SELECT shards FROM idemq.subscriptions WHERE consumer = 'mv';
 
 \c :origin
 DROP DATABASE regress_idemq_consume_admin WITH (FORCE);

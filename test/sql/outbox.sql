@@ -90,6 +90,17 @@ SELECT v.statement, attempt(v.statement) FROM (VALUES
 	('SELECT idemq._outbox_leaf(''{NULL,NULL}'')')) AS v (statement);
 SELECT count(*) FROM idemq.outbox;
 
+-- a cursor that fails takes no lock with it that an event of it needs
+BEGIN;
+DECLARE c CURSOR FOR SELECT outbox_emit('kept', NULL) IS NULL AS n, 1 / x AS x FROM (VALUES (1), (0)) AS v (x);
+FETCH c;
+SAVEPOINT s;
+FETCH c;
+ROLLBACK TO s;
+SELECT relation::regclass, mode FROM pg_locks
+WHERE pid = pg_backend_pid() AND relation IN ('idemq.outbox'::regclass, 'idemq.outbox_permanent'::regclass)
+ORDER BY relation::regclass::text;
+ROLLBACK;
 -- an event lives and dies with its transaction
 BEGIN;
 SELECT outbox_emit('kept', NULL) IS NULL AS n;
