@@ -43,15 +43,6 @@
 #define index_insert_cleanup(index, info) ((void) 0)
 #endif
 
-/* 16 frees the extra value of a setting itself, and has its own allocator for it */
-#if PG_VERSION_NUM >= 160000
-#define compat_guc_malloc(size) guc_malloc(LOG, size)
-#define compat_guc_free(pointer) guc_free(pointer)
-#else
-#define compat_guc_malloc(size) malloc(size)
-#define compat_guc_free(pointer) free(pointer)
-#endif
-
 /* 18 has generated columns that are not stored, and are not in the rows that triggers see */
 #if PG_VERSION_NUM >= 180000
 #include "rewrite/rewriteHandler.h"

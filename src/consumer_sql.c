@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "consumer_sql.h"
+#include "idemq.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
@@ -42,8 +42,8 @@ PG_FUNCTION_INFO_V1(outbox_adopt);
 #define MAX_NAME		255
 
 /* Keep the partitions of the log. */
-void
-consumer_keep_log(void)
+static void
+keep_log(void)
 {
 	LOCKTAG		tag;
 
@@ -182,7 +182,7 @@ outbox_subscribe(PG_FUNCTION_ARGS)
 	args[4] = Int32GetDatum(attempts);
 	args[5] = CStringGetTextDatum(ladder);
 	args[6] = TimestampTzGetDatum(clock_wall());
-	consumer_keep_log();
+	keep_log();
 	if (spi_plan_run(&plan, args, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
@@ -216,7 +216,7 @@ hold_shards(char *name, ShardState **states)
 {
 	Consumer   *consumer = consumer_find(name);
 
-	consumer_keep_log();
+	keep_log();
 	for (;;)
 	{
 		Consumer   *again;

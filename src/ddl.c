@@ -42,8 +42,8 @@ ddl_name(Oid relid)
  * Do something in a subtransaction.  Returns what went wrong, or NULL; a cancel
  * is not caught.
  */
-ErrorData *
-ddl_attempt(void (*action) (Oid relid), Oid relid)
+static ErrorData *
+attempt(void (*action) (Oid relid), Oid relid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -91,7 +91,7 @@ wait_to_drop(Oid parent)
 static bool
 lock_within_timeout(void (*lock) (Oid parent), Oid parent)
 {
-	ErrorData  *error = ddl_attempt(lock, parent);
+	ErrorData  *error = attempt(lock, parent);
 
 	if (error == NULL)
 		return true;
@@ -165,7 +165,7 @@ bool
 ddl_let_go(Oid relid, bool just_empty, DdlFailures *failures)
 {
 	char	   *name = ddl_name(relid);
-	ErrorData  *error = ddl_attempt(just_empty ? truncate_table : drop_table, relid);
+	ErrorData  *error = attempt(just_empty ? truncate_table : drop_table, relid);
 
 	if (error == NULL)
 	{

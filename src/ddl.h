@@ -19,7 +19,6 @@ typedef struct DdlFailures
 
 extern void ddl_run(const char *sql);
 extern char *ddl_name(Oid relid);
-extern ErrorData *ddl_attempt(void (*action) (Oid relid), Oid relid);
 extern bool ddl_lock_to_attach(Oid parent);
 extern bool ddl_lock_to_drop(Oid parent);
 extern bool ddl_lock_if_free(Oid relid);

@@ -13,7 +13,6 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "compat.h"
 #include "testpoint.h"
 
 int			idemq_dead_retention = 30 * 86400;
@@ -36,15 +35,6 @@ char	   *idemq_scope = NULL;
 
 /* The longest step of a ladder, in ms. */
 #define MAX_STEP		(3650.0 * 86400 * 1000)
-
-/* idemq.retry_ladder, parsed. */
-typedef struct Ladder
-{
-	int			nsteps;
-	int64		steps[FLEXIBLE_ARRAY_MEMBER];	/* us */
-} Ladder;
-
-static const Ladder *retry_ladder = NULL;
 
 static const struct config_enum_entry partition_managers[] = {
 	{"builtin", MANAGER_BUILTIN, false},
@@ -151,43 +141,22 @@ guc_parse_ladder(const char *ladder, int64 **steps)
 	return nsteps;
 }
 
-/* idemq.retry_ladder in microseconds; step n follows attempt n, the last repeats. */
-const int64 *
-guc_retry_ladder(int *nsteps)
-{
-	*nsteps = retry_ladder->nsteps;
-	return retry_ladder->steps;
-}
-
 /* Refuse what is no ladder. */
 static bool
 check_ladder(char **newval, void **extra, GucSource source)
 {
-	Ladder	   *ladder = compat_guc_malloc(offsetof(Ladder, steps) +
-										   sizeof(int64) * count_steps(*newval));
+	int64	   *steps = palloc(sizeof(int64) * count_steps(*newval));
 	const char *step;
 	int			len;
+	int			nsteps = parse_steps(*newval, steps, &step, &len);
 
-	if (ladder == NULL)
-		return false;
-	ladder->nsteps = parse_steps(*newval, ladder->steps, &step, &len);
-	if (ladder->nsteps > 0)
-	{
-		*extra = ladder;
+	pfree(steps);
+	if (nsteps > 0)
 		return true;
-	}
 	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 	GUC_check_errdetail("\"%.*s\" is not a time greater than zero.", len, step);
 	GUC_check_errhint(LADDER_HINT);
-	compat_guc_free(ladder);
 	return false;
-}
-
-/* The ladder has changed. */
-static void
-assign_ladder(const char *newval, void *extra)
-{
-	retry_ladder = extra;
 }
 
 /* Make every setting known. */
@@ -264,7 +233,7 @@ guc_define(void)
 							   "How long to wait after each failure of an event.",
 							   "The last step repeats. For consumers that are made without a ladder of their own.",
 							   &idemq_retry_ladder, "1min,5min,30min",
-							   PGC_SUSET, GUC_LIST_INPUT, check_ladder, assign_ladder, NULL);
+							   PGC_SUSET, GUC_LIST_INPUT, check_ladder, NULL, NULL);
 	DefineCustomStringVariable("idemq.scope",
 							   "The scope of claims that name none.",
 							   "Part of a message's identity: one database can serve several consumers of it.",

@@ -34,7 +34,6 @@ extern char *idemq_scope;
 
 extern void guc_define(void);
 extern int	guc_parse_ladder(const char *ladder, int64 **steps);
-extern const int64 *guc_retry_ladder(int *nsteps);
 
 /* idemq.retention in microseconds. */
 static inline int64

@@ -68,8 +68,8 @@ lease_is_valid(const Batch *batch, TimestampTz now)
 }
 
 /* Was it given back for a time that is not over? */
-bool
-lease_is_waiting(const Batch *batch, TimestampTz now)
+static bool
+is_waiting(const Batch *batch, TimestampTz now)
 {
 	return batch->nevents > 0 && batch->token == 0 &&
 		now < batch->until && now >= batch->granted_at - CLOCK_SLACK;
@@ -543,12 +543,11 @@ hand_out_log(ShardState *state, const Consumer *consumer, LeaseRequest *request,
 	{
 		open_batch(state, &batch);
 		ledger_append(state, &batch);
-	}
-	else
-		ledger_append(state, NULL);
-	if (batch.nevents > 0)
 		durable_wait(Min(safe, XactLastRecEnd));
-	return batch.nevents > 0 ? LEASE_GOT : LEASE_MOVED_ON;
+		return LEASE_GOT;
+	}
+	ledger_append(state, NULL);
+	return LEASE_MOVED_ON;
 }
 
 /*
@@ -579,7 +578,7 @@ lease_take(const Consumer *consumer, int32 shard, LeaseRequest *request)
 	{
 		foreach(cell, batches)
 		{
-			if (lease_is_valid(lfirst(cell), now) || lease_is_waiting(lfirst(cell), now))
+			if (lease_is_valid(lfirst(cell), now) || is_waiting(lfirst(cell), now))
 				return LEASE_NONE;
 		}
 	}
@@ -589,7 +588,7 @@ lease_take(const Consumer *consumer, int32 shard, LeaseRequest *request)
 	{
 		Batch	   *batch = lfirst(cell);
 
-		if (lease_is_valid(batch, now) || lease_is_waiting(batch, now))
+		if (lease_is_valid(batch, now) || is_waiting(batch, now))
 			continue;
 		one = hand_out_again(&state, consumer, &batches, batch, request, now);
 		if (one == LEASE_GOT)
@@ -668,7 +667,7 @@ lease_is_to_be_had(const Consumer *consumer, int32 shard, LeaseLook *look,
 	{
 		Batch	   *batch = lfirst(cell);
 
-		if (lease_is_valid(batch, now) || lease_is_waiting(batch, now))
+		if (lease_is_valid(batch, now) || is_waiting(batch, now))
 		{
 			*next = Min(*next, batch->until);
 			held = true;
@@ -708,29 +707,4 @@ lease_is_to_be_had(const Consumer *consumer, int32 shard, LeaseLook *look,
 	MemoryContextSwitchTo(old);
 	look->entry = state.entry;
 	return false;
-}
-
-/*
- * Move a shard on over events that are not for it, so that the log need not be kept
- * for its sake.  True if it has moved.
- */
-bool
-lease_advance(int32 number, int32 shard)
-{
-	LeaseRequest request = {0};
-	Consumer   *consumer;
-	ShardState	state;
-
-	if (!ledger_lock(number, shard, false))
-		return false;
-	consumer = consumer_by_number(number);
-	request.role = "";
-	if (consumer == NULL || shard >= consumer->shards ||
-		!ledger_read(number, shard, &state) || !consumer_is_home(&state) ||
-		lease_take(consumer, shard, &request) == LEASE_NONE)
-	{
-		ledger_unlock(number, shard);
-		return false;
-	}
-	return true;
 }

@@ -41,11 +41,9 @@ typedef struct LeaseLook
 } LeaseLook;
 
 extern bool lease_is_valid(const Batch *batch, TimestampTz now);
-extern bool lease_is_waiting(const Batch *batch, TimestampTz now);
 extern void lease_close_batch(ShardState *state, List *batches, Batch *batch);
 extern bool lease_is_to_be_had(const Consumer *consumer, int32 shard, LeaseLook *look,
 							   MemoryContext context, TimestampTz *next);
-extern bool lease_advance(int32 number, int32 shard);
 extern LeaseResult lease_take(const Consumer *consumer, int32 shard, LeaseRequest *request);
 
 #endif							/* IDEMQ_LEASE_H */

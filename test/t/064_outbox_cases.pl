@@ -170,6 +170,30 @@ SET synchronous_commit = local; INSERT INTO idemq.outbox (aggregatetype, type) V
 	$reader->quit;
 }
 
+# ---- nor is one handed out that was parked when nobody was told of it ----
+
+{
+	my $reader = session($node);
+	my $pid = backend_pid($reader);
+
+	$node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
+	$node->reload;
+	$node->poll_query_until('postgres', q{SELECT setting = 'nobody' FROM pg_settings WHERE name = 'synchronous_standby_names'});
+	$node->safe_psql('postgres', q{
+SET synchronous_commit = local;
+INSERT INTO idemq.outbox (aggregatetype, type, not_before) VALUES ('order', 'parked', clock_timestamp() + '1 second')});
+	is($reader->query(q{SET synchronous_commit = local; SELECT count(*) FROM outbox_fetch('c')}),
+		'0', 'standby: an event that is not due is parked');
+	$node->poll_query_until('postgres', q{SELECT clock_timestamp() > max(not_before) FROM idemq.outbox WHERE type = 'parked'});
+	send_sql($reader, q{SELECT type, outbox_ack(token) FROM outbox_fetch('c')});
+	ok($node->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid"),
+		'standby: when it is due, it is not handed out before it is confirmed');
+	$node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
+	$node->reload;
+	is((answer($reader))[0], 'parked|1', 'standby: then it is');
+	$reader->quit;
+}
+
 # ---- a power cut ---------------------------------------------------------
 
 # No worker here: its commits would flush as well.
