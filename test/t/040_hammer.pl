@@ -150,7 +150,7 @@ foreach my $without (split /,/, $ENV{HAMMER_WITHOUT} // 'key_lock,invalidations'
 {
 	my $doubles = 0;
 	my $control;
-	foreach my $attempt (1 .. 3)
+	foreach my $attempt (1 .. 6)
 	{
 		$db = "without_${without}_$attempt";
 		hammer_database($node, $db);

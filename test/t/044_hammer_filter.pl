@@ -98,7 +98,7 @@ is(filters('none'), 'none', 'without memory no leaf is covered');
 $node->append_conf('postgresql.conf', "idemq.filter_memory = '1MB'");
 $node->restart;
 my $doubles = 0;
-foreach my $attempt (1 .. 3)
+foreach my $attempt (1 .. 6)
 {
 	my $db = "without_filter_add_$attempt";
 	hammer_database($node, $db);

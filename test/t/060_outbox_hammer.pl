@@ -4,7 +4,8 @@
 # nack, give back, extend, ack in parts and let leases run out.  What was
 # committed is delivered, nothing else is, in the order of the row locks, and
 # whatever comes again has a reason.  Then the same hammer shows that it would
-# have found the bug: without each of the protections.
+# have found the bug: without two of the protections.  (own_xid can be taken out
+# too, but not every run then loses an event; outbox_own_transaction.spec does.)
 #
 # HAMMER_SECONDS=20	how long the writers write
 # HAMMER_LONG_MS=4000	for how long transactions stay open
@@ -39,10 +40,10 @@ cmp_ok($node->safe_psql($db, 'SELECT coalesce(max(turn), 0) FROM idemq.turn'), '
 hammer_check_log($node);
 
 # The same without a protection: something of all this is found.
-foreach my $without (split /,/, $ENV{HAMMER_WITHOUT} // 'own_xid,stragglers,shard_lock')
+foreach my $without (split /,/, $ENV{HAMMER_WITHOUT} // 'stragglers,shard_lock')
 {
 	my @found;
-	foreach my $attempt (1 .. 3)
+	foreach my $attempt (1 .. 6)
 	{
 		$db = "without_${without}_$attempt";
 		outbox_database($node, $db);
