@@ -23,6 +23,7 @@ OBJS = \
 	src/ddl.o \
 	src/dead_letter.o \
 	src/digest.o \
+	src/direct.o \
 	src/durable.o \
 	src/event.o \
 	src/expire.o \
@@ -50,6 +51,7 @@ OBJS = \
 	src/reshard.o \
 	src/retention.o \
 	src/retry.o \
+	src/rowform.o \
 	src/shmem.o \
 	src/spi_plan.o \
 	src/stats.o \

@@ -28,6 +28,7 @@
 #include "parked.h"
 #include "reshard.h"
 #include "retry.h"
+#include "rowform.h"
 #include "spi_plan.h"
 #include "stats.h"
 #include "xactstate.h"
@@ -120,7 +121,6 @@ put_event(LeaseRequest *request, const Event *event, const Batch *batch)
 		LOG_ID, LOG_SEQ, LOG_AGGREGATETYPE, LOG_AGGREGATEID, LOG_TYPE, LOG_PAYLOAD, LOG_BODY,
 		LOG_HEADERS, LOG_CAUSE
 	};
-	ReturnSetInfo *result = request->arg;
 	Datum		values[FETCH_COLUMNS];
 	bool		nulls[FETCH_COLUMNS] = {false};
 	int			n = 1;
@@ -141,7 +141,7 @@ put_event(LeaseRequest *request, const Event *event, const Batch *batch)
 								(event->ref != NULL ? event->ref->deliveries : 0));
 	values[n] = event->values[LOG_CREATED_AT];
 	nulls[n] = event->nulls[LOG_CREATED_AT];
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	rowform_put(request->arg, values, nulls);
 	for (int i = 0; i < lengthof(columns); i++)
 	{
 		if (!nulls[i + 1] && values[i + 1] != event->values[columns[i]])
@@ -153,15 +153,15 @@ put_event(LeaseRequest *request, const Event *event, const Batch *batch)
 Datum
 outbox_fetch(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	LeaseRequest request = {0};
+	RowForm		rows;
 	SpiOwner	owner;
 	Consumer   *consumer;
 	char	   *name;
 	int32		nshards;
 	int32		first;
 
-	InitMaterializedSRF(fcinfo, 0);
+	rowform_begin(&rows, fcinfo);
 	consumer_require_fresh_snapshot("outbox_fetch()");
 	require_argument(fcinfo, 0, "consumer");
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
@@ -173,7 +173,7 @@ outbox_fetch(PG_FUNCTION_ARGS)
 	request.duration = get_positive_interval(fcinfo, 2, "lease");
 	request.role = GetUserNameFromId(GetUserId(), false);
 	request.hand_out = put_event;
-	request.arg = result;
+	request.arg = &rows;
 
 	spi_plan_enter(&owner);
 	consumer = consumer_find(name);
@@ -206,11 +206,12 @@ outbox_fetch(PG_FUNCTION_ARGS)
 		if (got == LEASE_GOT)
 		{
 			stats_count_consumer(consumer->number, shard, CONSUMER_STAT_DELIVERED,
-								 tuplestore_tuple_count(result->setResult));
+								 tuplestore_tuple_count(rows.store));
 			break;
 		}
 	}
-	if (tuplestore_tuple_count(result->setResult) == 0 && consumer->next_shards != 0)
+	rowform_end(&rows);
+	if (tuplestore_tuple_count(rows.store) == 0 && consumer->next_shards != 0)
 		(void) reshard_try(consumer);
 	spi_plan_leave(&owner);
 	return (Datum) 0;
@@ -250,7 +251,7 @@ hold_lease(FunctionCallInfo fcinfo, const char *function, Held *held)
 	int64		token;
 	int32		number;
 	int32		shard;
-	Batch		found;
+	char	   *role;
 
 	consumer_require_fresh_snapshot(function);
 	require_argument(fcinfo, 0, "token");
@@ -258,13 +259,13 @@ hold_lease(FunctionCallInfo fcinfo, const char *function, Held *held)
 
 	memset(held, 0, sizeof(Held));
 	spi_plan_enter(&held->owner);
-	if (!ledger_find_token(token, &number, &shard, &found))
+	if (!ledger_find_token(token, &number, &shard, &role))
 		refuse_token(token);
 	held->consumer = consumer_by_number(number);
 	if (held->consumer == NULL)
 		refuse_token(token);
 	grants_require_consumer(held->owner.user, held->consumer->name, fcinfo->flinfo->fn_oid);
-	if (found.role == NULL || strcmp(found.role, GetUserNameFromId(held->owner.user, false)) != 0)
+	if (role == NULL || strcmp(role, GetUserNameFromId(held->owner.user, false)) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("the lease of token " INT64_FORMAT " is another role's", token)));
@@ -278,10 +279,10 @@ hold_lease(FunctionCallInfo fcinfo, const char *function, Held *held)
 	if (held->batch == NULL)
 	{
 		/* all its events may have been dealt with, one by one */
-		if (!ledger_find_token(token, &number, &shard, &found) || found.nevents > 0)
+		if (!ledger_is_done(&held->state, token))
 			refuse_token(token);
-		held->batch = palloc(sizeof(Batch));
-		*held->batch = found;
+		held->batch = palloc0(sizeof(Batch));
+		held->batch->token = token;
 	}
 	else if (!lease_is_valid(held->batch, clock_wall()))
 		refuse_token(token);
@@ -293,8 +294,9 @@ keep_lease(Held *held, int nleft)
 {
 	held->batch->nevents = nleft;
 	if (nleft == 0)
-		lease_close_batch(&held->state, held->batches, held->batch);
+		ledger_close_batch(&held->state, held->batches, held->batch);
 	parked_find_next_due(&held->state);
+	ledger_renew(&held->state, held->batches, held->batch);
 	ledger_append(&held->state, held->batch);
 	xactstate_tell();
 }
@@ -601,6 +603,7 @@ outbox_extend(PG_FUNCTION_ARGS)
 		refuse_token(held.batch->token);
 	held.batch->granted_at = now;
 	held.batch->until = now + duration;
+	ledger_renew(&held.state, held.batches, held.batch);
 	ledger_append(&held.state, held.batch);
 	spi_plan_leave(&held.owner);
 	PG_RETURN_TIMESTAMPTZ(now + duration);

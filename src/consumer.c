@@ -14,67 +14,84 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 
 #include "guc.h"
 #include "outbox.h"
+#include "direct.h"
 #include "spi_plan.h"
 
-#define COLUMNS \
-	"consumer, number, aggregatetypes, shards, next_shards, barrier, barrier_next, barrier_seq, ordered, " \
-	"max_attempts, retry_ladder"
-
-/* A column of the row that was read; 0 for null. */
-static Datum
-column(int number, bool *isnull)
+/* The columns of idemq.subscriptions. */
+enum
 {
-	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, number, isnull);
-}
+	COL_CONSUMER,
+	COL_NUMBER,
+	COL_AGGREGATETYPES,
+	COL_SHARDS,
+	COL_NEXT_SHARDS,
+	COL_BARRIER,
+	COL_BARRIER_NEXT,
+	COL_BARRIER_SEQ,
+	COL_ORDERED,
+	COL_MAX_ATTEMPTS,
+	COL_RETRY_LADDER,
+	NCOLUMNS,
+};
 
 /* The aggregatetypes that a consumer wants. */
 static void
-read_types(Consumer *consumer)
+read_types(const DirectScan *row, Consumer *consumer)
 {
-	bool		isnull;
-	Datum		value = column(3, &isnull);
 	Datum	   *elements;
 	bool	   *nulls;
 
 	consumer->ntypes = -1;
-	if (isnull)
+	if (direct_is_null(row, COL_AGGREGATETYPES))
 		return;
-	deconstruct_array(DatumGetArrayTypePCopy(value), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elements, &nulls, &consumer->ntypes);
+	deconstruct_array(DatumGetArrayTypePCopy(direct_value(row, COL_AGGREGATETYPES)),
+					  TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &consumer->ntypes);
 	consumer->types = palloc(sizeof(text *) * Max(consumer->ntypes, 1));
 	for (int i = 0; i < consumer->ntypes; i++)
 		consumer->types[i] = DatumGetTextPP(elements[i]);
 }
 
-/* The row that was read, as a consumer. */
+/* A row, as a consumer. */
 static Consumer *
-read_consumer(void)
+read_consumer(const DirectScan *row)
 {
 	Consumer   *consumer = palloc0(sizeof(Consumer));
-	Datum		barrier;
-	bool		isnull;
 
-	consumer->name = TextDatumGetCString(column(1, &isnull));
-	consumer->number = DatumGetInt32(column(2, &isnull));
-	read_types(consumer);
-	consumer->shards = DatumGetInt32(column(4, &isnull));
-	consumer->next_shards = DatumGetInt32(column(5, &isnull));
-	barrier = column(6, &isnull);
-	if (!isnull)
+	consumer->name = TextDatumGetCString(direct_value(row, COL_CONSUMER));
+	consumer->number = DatumGetInt32(direct_value(row, COL_NUMBER));
+	read_types(row, consumer);
+	consumer->shards = DatumGetInt32(direct_value(row, COL_SHARDS));
+	consumer->next_shards = DatumGetInt32(direct_value(row, COL_NEXT_SHARDS));
+	if (!direct_is_null(row, COL_BARRIER))
 	{
-		consumer->barrier.snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(barrier);
-		consumer->barrier.next = DatumGetInt64(column(7, &isnull));
-		consumer->barrier.seq = DatumGetInt64(column(8, &isnull));
+		consumer->barrier.snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(direct_value(row, COL_BARRIER));
+		consumer->barrier.next = DatumGetInt64(direct_value(row, COL_BARRIER_NEXT));
+		consumer->barrier.seq = DatumGetInt64(direct_value(row, COL_BARRIER_SEQ));
 		consumer->barrier.top = PG_INT64_MAX;
 		consumer->barrier.lsn = GetXLogInsertRecPtr();
 	}
-	consumer->ordered = DatumGetBool(column(9, &isnull));
-	consumer->max_attempts = DatumGetInt32(column(10, &isnull));
-	consumer->nladder = guc_parse_ladder(TextDatumGetCString(column(11, &isnull)),
+	consumer->ordered = DatumGetBool(direct_value(row, COL_ORDERED));
+	consumer->max_attempts = DatumGetInt32(direct_value(row, COL_MAX_ATTEMPTS));
+	consumer->nladder = guc_parse_ladder(TextDatumGetCString(direct_value(row, COL_RETRY_LADDER)),
 										 &consumer->ladder);
+	return consumer;
+}
+
+/* The consumer whose row an index has under a key, or NULL. */
+static Consumer *
+find_by(const char *index, DirectKey key)
+{
+	Consumer   *consumer = NULL;
+	DirectScan	row;
+
+	direct_open(&row, "subscriptions", NCOLUMNS, index, 1, &key);
+	if (direct_next(&row, ForwardScanDirection))
+		consumer = read_consumer(&row);
+	direct_close(&row);
 	return consumer;
 }
 
@@ -82,29 +99,24 @@ read_consumer(void)
 Consumer *
 consumer_find(const char *name)
 {
-	static SpiPlan plan = SPI_PLAN("SELECT " COLUMNS " FROM idemq.subscriptions WHERE consumer = $1", 1,
-								   TEXTOID);
-	Datum		args[] = {CStringGetTextDatum(name)};
+	DirectKey	key = DIRECT_EQUAL(F_TEXTEQ, CStringGetTextDatum(name));
+	Consumer   *consumer = find_by("subscriptions_pkey", key);
 
-	if (spi_plan_run(&plan, args, NULL, SPI_OK_SELECT) == 0)
+	if (consumer == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("consumer \"%s\" does not exist", name),
 				 errhint("Create it with outbox_subscribe().")));
-	return read_consumer();
+	return consumer;
 }
 
 /* The consumer of a number, or NULL. */
 Consumer *
 consumer_by_number(int32 number)
 {
-	static SpiPlan plan = SPI_PLAN("SELECT " COLUMNS " FROM idemq.subscriptions WHERE number = $1", 1,
-								   INT4OID);
-	Datum		args[] = {Int32GetDatum(number)};
+	DirectKey	key = DIRECT_EQUAL(F_INT4EQ, Int32GetDatum(number));
 
-	if (spi_plan_run(&plan, args, NULL, SPI_OK_SELECT) == 0)
-		return NULL;
-	return read_consumer();
+	return find_by("subscriptions_number_key", key);
 }
 
 /* Is a position one of this database? */
@@ -145,6 +157,15 @@ consumer_set_position(ShardState *state, const Moment *moment)
 	state->start = *moment;
 }
 
+/* A column of the row that was read. */
+static Datum
+column(int number)
+{
+	bool		isnull;
+
+	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, number, &isnull);
+}
+
 /*
  * The position of a shard that has none: the oldest checkpoint, so that nothing is
  * missed.
@@ -153,7 +174,6 @@ void
 consumer_find_position(const Consumer *consumer, int32 shard, ShardState *state)
 {
 	static SpiPlan plan = SPI_PLAN_NO_ARGS("SELECT origin, snapshot, next_xid, last_seq FROM idemq.checkpoints ORDER BY taken_at LIMIT 1");
-	bool		isnull;
 
 	memset(state, 0, sizeof(ShardState));
 	state->turn = ledger_turn();
@@ -169,10 +189,10 @@ consumer_find_position(const Consumer *consumer, int32 shard, ShardState *state)
 		moment_of_nothing(&state->start);
 		return;
 	}
-	state->origins[0] = DatumGetInt64(column(1, &isnull));
-	state->start.snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(column(2, &isnull));
-	state->start.next = DatumGetInt64(column(3, &isnull));
-	state->start.seq = DatumGetInt64(column(4, &isnull));
+	state->origins[0] = DatumGetInt64(column(1));
+	state->start.snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(column(2));
+	state->start.next = DatumGetInt64(column(3));
+	state->start.seq = DatumGetInt64(column(4));
 	state->start.top = state->start.seq;
 }
 

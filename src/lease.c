@@ -75,33 +75,21 @@ is_waiting(const Batch *batch, TimestampTz now)
 		now < batch->until && now >= batch->granted_at - CLOCK_SLACK;
 }
 
-/* A batch is done: one that is open less. */
-void
-lease_close_batch(ShardState *state, List *batches, Batch *batch)
+/* Write down what has become of a batch, or of none; the list has all that are open. */
+static void
+append(ShardState *state, List *batches, Batch *batch)
 {
-	ListCell   *cell;
-
-	batch->nevents = 0;
-	state->open_batches--;
-	state->open_from = PG_INT64_MAX;
-	foreach(cell, batches)
-	{
-		Batch	   *other = lfirst(cell);
-
-		if (other != batch && other->nevents > 0)
-			state->open_from = Min(state->open_from, other->number);
-	}
-	if (state->open_batches == 0)
-		state->open_from = state->entry + 1;
+	ledger_renew(state, batches, batch);
+	ledger_append(state, batch);
 }
 
-/* A batch begins: one that is open more. */
+/* Likewise, of one that begins. */
 static void
-open_batch(ShardState *state, Batch *batch)
+append_new(ShardState *state, List *batches, Batch *batch)
 {
-	batch->number = state->entry + 1;
-	if (state->open_batches++ == 0)
-		state->open_from = batch->number;
+	ledger_renew(state, batches, NULL);
+	ledger_open_batch(state, batch);
+	ledger_append(state, batch);
 }
 
 /* A token: 63 random bits. */
@@ -150,7 +138,7 @@ split(ShardState *state, List **batches, Batch *batch, int n, TimestampTz now)
 	batch->nevents = n;
 	if (n == 1)
 		batch->expiries = 0;
-	open_batch(state, rest);
+	ledger_open_batch(state, rest);
 	ledger_append(state, rest);
 	*batches = lappend(*batches, rest);
 }
@@ -165,8 +153,8 @@ fail_expired(ShardState *state, const Consumer *consumer, List *batches, Batch *
 	retry_fail(state, consumer, batch, event, "lease expired", -1, true, &outcome);
 	parked_find_next_due(state);
 	batch->token = 0;
-	lease_close_batch(state, batches, batch);
-	ledger_append(state, batch);
+	ledger_close_batch(state, batches, batch);
+	append(state, batches, batch);
 }
 
 /* The first parked event of the key of an event of a batch; the last answers are kept. */
@@ -270,8 +258,8 @@ hand_out_again(ShardState *state, const Consumer *consumer, List **batches, Batc
 	if (batch->nevents == 0)
 	{
 		batch->token = 0;
-		lease_close_batch(state, *batches, batch);
-		ledger_append(state, batch);
+		ledger_close_batch(state, *batches, batch);
+		append(state, *batches, batch);
 		return LEASE_MOVED_ON;
 	}
 	if (batch->nevents == 1 && batch->token != 0 &&
@@ -281,7 +269,7 @@ hand_out_again(ShardState *state, const Consumer *consumer, List **batches, Batc
 		return LEASE_MOVED_ON;
 	}
 	grant(batch, request, now);
-	ledger_append(state, batch);
+	append(state, *batches, batch);
 	for (int i = 0; i < batch->nevents; i++)
 		request->hand_out(request, &events[i], batch);
 	return LEASE_GOT;
@@ -296,8 +284,8 @@ compare_refs(const ListCell *a, const ListCell *b)
 
 /* Hand out parked events that are due. */
 static LeaseResult
-hand_out_parked(ShardState *state, const Consumer *consumer, LeaseRequest *request,
-				TimestampTz now)
+hand_out_parked(ShardState *state, const Consumer *consumer, List *batches,
+				LeaseRequest *request, TimestampTz now)
 {
 	List	   *refs = parked_due(state, now, request->max_events, consumer->ordered);
 	Batch		batch = {0};
@@ -350,12 +338,11 @@ hand_out_parked(ShardState *state, const Consumer *consumer, LeaseRequest *reque
 	parked_find_next_due(state);
 	if (n == 0)
 	{
-		ledger_append(state, NULL);
+		append(state, batches, NULL);
 		return LEASE_MOVED_ON;
 	}
-	open_batch(state, &batch);
 	grant(&batch, request, now);
-	ledger_append(state, &batch);
+	append_new(state, batches, &batch);
 
 	/* nobody has been told of them, as a rule */
 	durable_wait(XactLastRecEnd);
@@ -465,8 +452,8 @@ take_event(ShardState *state, const Consumer *consumer, Event *event, HTAB **key
 
 /* Hand out what the log holds. */
 static LeaseResult
-hand_out_log(ShardState *state, const Consumer *consumer, LeaseRequest *request,
-			 TimestampTz now)
+hand_out_log(ShardState *state, const Consumer *consumer, List *batches,
+			 LeaseRequest *request, TimestampTz now)
 {
 	Batch		batch = {0};
 	HTAB	   *keys = NULL;
@@ -478,7 +465,6 @@ hand_out_log(ShardState *state, const Consumer *consumer, LeaseRequest *request,
 
 	batch.events = palloc(sizeof(int64) * Max(request->max_events, 1));
 	grant(&batch, request, now);
-	batch.number = state->entry + 1;
 	for (;;)
 	{
 		bool		fresh = !state->open;
@@ -541,12 +527,11 @@ hand_out_log(ShardState *state, const Consumer *consumer, LeaseRequest *request,
 		return LEASE_NONE;
 	if (batch.nevents > 0)
 	{
-		open_batch(state, &batch);
-		ledger_append(state, &batch);
+		append_new(state, batches, &batch);
 		durable_wait(Min(safe, XactLastRecEnd));
 		return LEASE_GOT;
 	}
-	ledger_append(state, NULL);
+	append(state, batches, NULL);
 	return LEASE_MOVED_ON;
 }
 
@@ -603,10 +588,10 @@ lease_take(const Consumer *consumer, int32 shard, LeaseRequest *request)
 		{
 			if (!parked_is_due(&state, now) || request->max_events == 0)
 				continue;
-			one = hand_out_parked(&state, consumer, request, now);
+			one = hand_out_parked(&state, consumer, batches, request, now);
 		}
 		else
-			one = hand_out_log(&state, consumer, request, now);
+			one = hand_out_log(&state, consumer, batches, request, now);
 		if (one == LEASE_GOT)
 			return LEASE_GOT;
 		result = Max(result, one);

@@ -41,7 +41,6 @@ typedef struct LeaseLook
 } LeaseLook;
 
 extern bool lease_is_valid(const Batch *batch, TimestampTz now);
-extern void lease_close_batch(ShardState *state, List *batches, Batch *batch);
 extern bool lease_is_to_be_had(const Consumer *consumer, int32 shard, LeaseLook *look,
 							   MemoryContext context, TimestampTz *next);
 extern LeaseResult lease_take(const Consumer *consumer, int32 shard, LeaseRequest *request);

@@ -8,6 +8,13 @@
  * a shard says where it is.  A row is also about one batch, as
  * a rule; of the rows about a batch the latest counts.
  *
+ * The open batches are read from the end, as far back as the first of them began.
+ * A lease that stays out for long, while others come and go, would make that long: so it
+ * begins anew when that has become several rows for each open batch.  That
+ * bounds what a call reads, for one more row now and then.  Rejected: the numbers of the
+ * open batches in each row (as long as there are leases), an index on them (another
+ * insertion for each row).
+ *
  * Locking: whoever reads a shard's state in order to change it holds the shard
  * lock, until the end of the transaction.  It takes the lock first and reads
  * with a snapshot that is newer, so it sees what its predecessor has
@@ -21,14 +28,17 @@
 #include "ledger.h"
 
 #include "catalog/pg_type_d.h"
+#include "nodes/bitmapset.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "clock.h"
 #include "lock.h"
+#include "direct.h"
 #include "shmem.h"
 #include "spi_plan.h"
 #include "testpoint.h"
@@ -87,6 +97,9 @@ enum
 	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, " \
 	"$21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32"
 
+/* What was written since the first of some open batches began may be that many rows. */
+#define MOST_ROWS(batches)	(4 * (int64) (batches) + 16)
+
 static SpiPlan insert_plan = SPI_PLAN("INSERT INTO idemq.ledger_@ (" COLUMNS ") VALUES (" PARAMETERS ")",
 									  NCOLUMNS, COLUMN_TYPES);
 
@@ -138,49 +151,61 @@ ledger_unlock(int32 consumer, int32 shard)
 int64
 ledger_turn(void)
 {
-	static SpiPlan plan = SPI_PLAN_NO_ARGS("SELECT coalesce(max(turn), 0) FROM idemq.turn");
-	bool		isnull;
+	DirectScan	rows;
+	int64		turn = 0;
 
-	spi_plan_run(&plan, NULL, NULL, SPI_OK_SELECT);
-	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+	direct_open(&rows, "turn", 1, NULL, 0, NULL);
+	while (direct_next(&rows, ForwardScanDirection))
+		turn = Max(turn, DatumGetInt64(direct_value(&rows, 0)));
+	direct_close(&rows);
+	return turn;
 }
 
-/* A column of a row; 0 for null. */
-static Datum
-column(HeapTuple tuple, int number)
+/* Look into the ledger of a turn, or the one before it. */
+static void
+open_ledger(DirectScan *row, int64 turn, bool before, const char *index, int nkeys,
+			const DirectKey *keys)
 {
-	bool		isnull;
-	Datum		value = SPI_getbinval(tuple, SPI_tuptable->tupdesc, number + 1, &isnull);
+	int			table = (turn + (before ? 2 : 0)) % 3;
 
-	return isnull ? (Datum) 0 : value;
+	direct_open(row, psprintf("ledger_%d", table), NCOLUMNS,
+				psprintf("ledger_%d_%s", table, index), nkeys, keys);
 }
 
-/* Is it null? */
+/*
+ * Find the last row, in the order of an index, of a turn's ledger, or else of the one
+ * before.  If the turn's own has a row of a shard, what counts is there: the rows of
+ * a shard are in the order of their turns.
+ */
 static bool
-is_null(HeapTuple tuple, int number)
+find_last(DirectScan *row, int64 turn, const char *index, int nkeys, const DirectKey *keys)
 {
-	bool		isnull;
-
-	(void) SPI_getbinval(tuple, SPI_tuptable->tupdesc, number + 1, &isnull);
-	return isnull;
+	for (int before = 0; before <= 1; before++)
+	{
+		open_ledger(row, turn, before, index, nkeys, keys);
+		if (direct_next(row, BackwardScanDirection))
+			return true;
+		direct_close(row);
+	}
+	return false;
 }
 
 /* A moment, from the columns that hold it; the first is its snapshot. */
 static void
-read_moment(HeapTuple tuple, int snapshot, Moment *moment)
+read_moment(const DirectScan *row, int snapshot, Moment *moment)
 {
 	bool		end = snapshot == COL_END_AT;
 
-	moment->snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(column(tuple, snapshot));
-	moment->next = DatumGetInt64(column(tuple, snapshot + 1));
-	moment->seq = DatumGetInt64(column(tuple, snapshot + 2));
-	moment->top = end ? DatumGetInt64(column(tuple, COL_END_TOP)) : moment->seq;
-	moment->lsn = end ? DatumGetLSN(column(tuple, COL_END_LSN)) : InvalidXLogRecPtr;
+	moment->snapshot = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(direct_value(row, snapshot));
+	moment->next = DatumGetInt64(direct_value(row, snapshot + 1));
+	moment->seq = DatumGetInt64(direct_value(row, snapshot + 2));
+	moment->top = end ? DatumGetInt64(direct_value(row, COL_END_TOP)) : moment->seq;
+	moment->lsn = end ? DatumGetLSN(direct_value(row, COL_END_LSN)) : InvalidXLogRecPtr;
 }
 
 /* The events of a batch. */
 static void
-read_events(HeapTuple tuple, Batch *batch)
+read_events(const DirectScan *row, Batch *batch)
 {
 	ArrayType  *array;
 	int			nsteps;
@@ -188,69 +213,71 @@ read_events(HeapTuple tuple, Batch *batch)
 
 	batch->nevents = 0;
 	batch->events = NULL;
-	if (is_null(tuple, COL_FIRST_EVENT))
+	if (direct_is_null(row, COL_FIRST_EVENT))
 		return;
-	array = DatumGetArrayTypePCopy(column(tuple, COL_STEPS));
+	array = DatumGetArrayTypeP(direct_value(row, COL_STEPS));
 	nsteps = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	steps = (int32 *) ARR_DATA_PTR(array);
 	batch->nevents = nsteps + 1;
 	batch->events = palloc(sizeof(int64) * batch->nevents);
-	batch->events[0] = DatumGetInt64(column(tuple, COL_FIRST_EVENT));
+	batch->events[0] = DatumGetInt64(direct_value(row, COL_FIRST_EVENT));
 	for (int i = 0; i < nsteps; i++)
 		batch->events[i + 1] = batch->events[i] + steps[i];
 }
 
 /* The batch that a row is about. */
 static void
-read_batch(HeapTuple tuple, Batch *batch)
+read_batch(const DirectScan *row, Batch *batch)
 {
-	batch->number = DatumGetInt64(column(tuple, COL_BATCH));
-	read_events(tuple, batch);
-	batch->parked = DatumGetBool(column(tuple, COL_PARKED));
-	batch->token = DatumGetInt64(column(tuple, COL_TOKEN));
-	batch->role = is_null(tuple, COL_ROLE) ? NULL : TextDatumGetCString(column(tuple, COL_ROLE));
-	batch->granted_at = DatumGetTimestampTz(column(tuple, COL_GRANTED_AT));
-	batch->until = DatumGetTimestampTz(column(tuple, COL_UNTIL));
-	batch->deliveries = DatumGetInt32(column(tuple, COL_DELIVERIES));
-	batch->expiries = DatumGetInt32(column(tuple, COL_EXPIRIES));
+	batch->number = DatumGetInt64(direct_value(row, COL_BATCH));
+	read_events(row, batch);
+	batch->parked = DatumGetBool(direct_value(row, COL_PARKED));
+	batch->token = DatumGetInt64(direct_value(row, COL_TOKEN));
+	batch->role = direct_is_null(row, COL_ROLE)
+		? NULL : TextDatumGetCString(direct_value(row, COL_ROLE));
+	batch->granted_at = DatumGetTimestampTz(direct_value(row, COL_GRANTED_AT));
+	batch->until = DatumGetTimestampTz(direct_value(row, COL_UNTIL));
+	batch->deliveries = DatumGetInt32(direct_value(row, COL_DELIVERIES));
+	batch->expiries = DatumGetInt32(direct_value(row, COL_EXPIRIES));
 }
 
 /* Read where a shard is; false if it has no row. */
 bool
 ledger_read(int32 consumer, int32 shard, ShardState *state)
 {
-	static SpiPlan plan = SPI_PLAN("SELECT " COLUMNS " FROM idemq._ledger_@ WHERE consumer = $1 AND shard = $2 ORDER BY entry DESC LIMIT 1", 2,
-								   INT4OID, INT4OID);
-	Datum		args[] = {Int32GetDatum(consumer), Int32GetDatum(shard)};
-	HeapTuple	tuple;
+	const DirectKey keys[] = {
+		DIRECT_EQUAL(F_INT4EQ, Int32GetDatum(consumer)),
+		DIRECT_EQUAL(F_INT4EQ, Int32GetDatum(shard)),
+	};
+	DirectScan	row;
 	ArrayType  *origins;
 
 	memset(state, 0, sizeof(ShardState));
 	state->turn = ledger_turn();
-	if (spi_plan_run_in_turn(&plan, state->turn, args, NULL, SPI_OK_SELECT) == 0)
+	if (!find_last(&row, state->turn, "pkey", lengthof(keys), keys))
 		return false;
-	tuple = SPI_tuptable->vals[0];
 	state->consumer = consumer;
 	state->shard = shard;
-	state->entry = DatumGetInt64(column(tuple, COL_ENTRY));
-	state->written_at = DatumGetTimestampTz(column(tuple, COL_WRITTEN_AT));
-	origins = DatumGetArrayTypePCopy(column(tuple, COL_ORIGINS));
+	state->entry = DatumGetInt64(direct_value(&row, COL_ENTRY));
+	state->written_at = DatumGetTimestampTz(direct_value(&row, COL_WRITTEN_AT));
+	origins = DatumGetArrayTypePCopy(direct_value(&row, COL_ORIGINS));
 	state->norigins = ArrayGetNItems(ARR_NDIM(origins), ARR_DIMS(origins));
 	state->origins = (int64 *) ARR_DATA_PTR(origins);
-	state->replaying = DatumGetBool(column(tuple, COL_REPLAYING));
-	read_moment(tuple, COL_START_AT, &state->start);
-	state->open = !is_null(tuple, COL_END_AT);
+	state->replaying = DatumGetBool(direct_value(&row, COL_REPLAYING));
+	read_moment(&row, COL_START_AT, &state->start);
+	state->open = !direct_is_null(&row, COL_END_AT);
 	if (state->open)
-		read_moment(tuple, COL_END_AT, &state->end);
-	state->last_seq = DatumGetInt64(column(tuple, COL_LAST_SEQ));
-	state->open_batches = DatumGetInt32(column(tuple, COL_OPEN_BATCHES));
-	state->open_from = DatumGetInt64(column(tuple, COL_OPEN_FROM));
-	state->parked_from = DatumGetInt64(column(tuple, COL_PARKED_FROM));
-	state->next_place = DatumGetInt64(column(tuple, COL_NEXT_PLACE));
-	state->parked_events = DatumGetInt64(column(tuple, COL_PARKED_EVENTS));
-	state->next_due = is_null(tuple, COL_NEXT_DUE)
-		? DT_NOEND : DatumGetTimestampTz(column(tuple, COL_NEXT_DUE));
-	read_batch(tuple, &state->batch);
+		read_moment(&row, COL_END_AT, &state->end);
+	state->last_seq = DatumGetInt64(direct_value(&row, COL_LAST_SEQ));
+	state->open_batches = DatumGetInt32(direct_value(&row, COL_OPEN_BATCHES));
+	state->open_from = DatumGetInt64(direct_value(&row, COL_OPEN_FROM));
+	state->parked_from = DatumGetInt64(direct_value(&row, COL_PARKED_FROM));
+	state->next_place = DatumGetInt64(direct_value(&row, COL_NEXT_PLACE));
+	state->parked_events = DatumGetInt64(direct_value(&row, COL_PARKED_EVENTS));
+	state->next_due = direct_is_null(&row, COL_NEXT_DUE)
+		? DT_NOEND : DatumGetTimestampTz(direct_value(&row, COL_NEXT_DUE));
+	read_batch(&row, &state->batch);
+	direct_close(&row);
 	return true;
 }
 
@@ -264,26 +291,72 @@ ledger_count_on(ShardState *state)
 	static SpiPlan plan = SPI_PLAN("SELECT max(entry), max(next_place) FROM idemq._ledger WHERE consumer = $1 AND shard = $2",
 								   2, INT4OID, INT4OID);
 	Datum		args[] = {Int32GetDatum(state->consumer), Int32GetDatum(state->shard)};
-	HeapTuple	tuple;
+	int64		counts[2];
 
 	spi_plan_run(&plan, args, NULL, SPI_OK_SELECT);
-	tuple = SPI_tuptable->vals[0];
-	state->entry = Max(state->entry, DatumGetInt64(column(tuple, 0)));
-	state->next_place = Max(state->next_place, DatumGetInt64(column(tuple, 1)));
+	for (int i = 0; i < lengthof(counts); i++)
+	{
+		bool		isnull;
+
+		/* 0 if there are no rows */
+		counts[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+												i + 1, &isnull));
+	}
+	state->entry = Max(state->entry, counts[0]);
+	state->next_place = Max(state->next_place, counts[1]);
 }
 
-/* The batches of a shard that are not done, the earliest events first. */
+/* What was parked first, then the earliest events. */
+static int
+compare_batches(const ListCell *a, const ListCell *b)
+{
+	const Batch *x = lfirst(a);
+	const Batch *y = lfirst(b);
+
+	if (x->parked != y->parked)
+		return x->parked ? -1 : 1;
+	return (x->events[0] > y->events[0]) - (x->events[0] < y->events[0]);
+}
+
+/*
+ * Add the open batches that one ledger has rows about.  Of the rows about a batch the
+ * last counts, so they are read from the end: *seen has the numbers that have been met.
+ */
+static List *
+add_open_batches(const ShardState *state, bool before, List *batches, Bitmapset **seen)
+{
+	const DirectKey keys[] = {
+		DIRECT_EQUAL(F_INT4EQ, Int32GetDatum(state->consumer)),
+		DIRECT_EQUAL(F_INT4EQ, Int32GetDatum(state->shard)),
+		DIRECT_FROM(F_INT8GE, Int64GetDatum(state->open_from)),
+	};
+	DirectScan	row;
+
+	open_ledger(&row, state->turn, before, "pkey", lengthof(keys), keys);
+	while (list_length(batches) < state->open_batches && direct_next(&row, BackwardScanDirection))
+	{
+		int64		number = DatumGetInt64(direct_value(&row, COL_BATCH)) - state->open_from;
+		Batch	   *batch;
+
+		if (number < 0 || bms_is_member(number, *seen))
+			continue;
+		*seen = bms_add_member(*seen, number);
+		if (direct_is_null(&row, COL_FIRST_EVENT))
+			continue;
+		batch = palloc(sizeof(Batch));
+		read_batch(&row, batch);
+		batches = lappend(batches, batch);
+	}
+	direct_close(&row);
+	return batches;
+}
+
+/* The batches of a shard that are not done, in the order of their events. */
 List *
 ledger_open_batches(const ShardState *state)
 {
-	static SpiPlan plan = SPI_PLAN("SELECT * FROM (SELECT DISTINCT ON (batch) " COLUMNS " FROM idemq._ledger_@"
-								   " WHERE consumer = $1 AND shard = $2 AND entry >= $3 AND batch >= $3 ORDER BY batch, entry DESC) AS b"
-								   " WHERE first_event IS NOT NULL ORDER BY parked DESC, first_event", 3,
-								   INT4OID, INT4OID, INT8OID);
-	Datum		args[] = {Int32GetDatum(state->consumer), Int32GetDatum(state->shard),
-	Int64GetDatum(state->open_from)};
 	List	   *batches = NIL;
-	uint64		n;
+	Bitmapset  *seen = NULL;
 
 	if (state->open_batches == 0)
 		return NIL;
@@ -294,33 +367,48 @@ ledger_open_batches(const ShardState *state)
 		*batch = state->batch;
 		return list_make1(batch);
 	}
-	n = spi_plan_run_in_turn(&plan, state->turn, args, NULL, SPI_OK_SELECT);
-	for (uint64 i = 0; i < n; i++)
-	{
-		Batch	   *batch = palloc(sizeof(Batch));
-
-		read_batch(SPI_tuptable->vals[i], batch);
-		batches = lappend(batches, batch);
-	}
+	for (int before = 0; before <= 1; before++)
+		batches = add_open_batches(state, before, batches, &seen);
+	bms_free(seen);
+	list_sort(batches, compare_batches);
 	return batches;
 }
 
 /* Whose lease is this?  False if there is none of that token in the ledgers. */
 bool
-ledger_find_token(int64 token, int32 *consumer, int32 *shard, Batch *batch)
+ledger_find_token(int64 token, int32 *consumer, int32 *shard, char **role)
 {
-	static SpiPlan plan = SPI_PLAN("SELECT " COLUMNS " FROM idemq._ledger_@ WHERE token = $1 ORDER BY entry DESC LIMIT 1", 1,
-								   INT8OID);
-	Datum		args[] = {Int64GetDatum(token)};
-	HeapTuple	tuple;
+	const DirectKey keys[] = {DIRECT_EQUAL(F_INT8EQ, Int64GetDatum(token))};
+	DirectScan	row;
 
-	if (spi_plan_run_in_turn(&plan, ledger_turn(), args, NULL, SPI_OK_SELECT) == 0)
+	/* any row will do: these never change */
+	if (!find_last(&row, ledger_turn(), "token", lengthof(keys), keys))
 		return false;
-	tuple = SPI_tuptable->vals[0];
-	*consumer = DatumGetInt32(column(tuple, COL_CONSUMER));
-	*shard = DatumGetInt32(column(tuple, COL_SHARD));
-	read_batch(tuple, batch);
+	*consumer = DatumGetInt32(direct_value(&row, COL_CONSUMER));
+	*shard = DatumGetInt32(direct_value(&row, COL_SHARD));
+	*role = direct_is_null(&row, COL_ROLE)
+		? NULL : TextDatumGetCString(direct_value(&row, COL_ROLE));
+	direct_close(&row);
 	return true;
+}
+
+/* Have all events of a lease been dealt with, under its token? */
+bool
+ledger_is_done(const ShardState *state, int64 token)
+{
+	const DirectKey keys[] = {DIRECT_EQUAL(F_INT8EQ, Int64GetDatum(token))};
+	bool		done = false;
+
+	for (int before = 0; before <= 1 && !done; before++)
+	{
+		DirectScan	row;
+
+		open_ledger(&row, state->turn, before, "token", lengthof(keys), keys);
+		while (!done && direct_next(&row, ForwardScanDirection))
+			done = direct_is_null(&row, COL_FIRST_EVENT);
+		direct_close(&row);
+	}
+	return done;
 }
 
 /* Forget leases, what came back, and what is parked. */
@@ -341,8 +429,19 @@ static Datum
 form_steps(const Batch *batch)
 {
 	int			nsteps = batch->nevents - 1;
-	Datum	   *steps = palloc(sizeof(Datum) * Max(nsteps, 1));
+	Size		size = ARR_OVERHEAD_NONULLS(1) + sizeof(int32) * nsteps;
+	ArrayType  *array;
+	int32	   *steps;
 
+	if (nsteps == 0)
+		return PointerGetDatum(construct_empty_array(INT4OID));
+	array = palloc0(size);
+	SET_VARSIZE(array, size);
+	array->ndim = 1;
+	array->elemtype = INT4OID;
+	ARR_DIMS(array)[0] = nsteps;
+	ARR_LBOUND(array)[0] = 1;
+	steps = (int32 *) ARR_DATA_PTR(array);
 	for (int i = 0; i < nsteps; i++)
 	{
 		int64		step = batch->events[i + 1] - batch->events[i];
@@ -350,18 +449,30 @@ form_steps(const Batch *batch)
 		if (step == 0 || step > PG_INT32_MAX || step < PG_INT32_MIN)
 			elog(ERROR, "events " INT64_FORMAT " and " INT64_FORMAT " cannot be in one batch",
 				 batch->events[i], batch->events[i + 1]);
-		steps[i] = Int32GetDatum((int32) step);
+		steps[i] = (int32) step;
 	}
-	return PointerGetDatum(construct_array(steps, nsteps, INT4OID, sizeof(int32), true,
-										   TYPALIGN_INT));
+	return PointerGetDatum(array);
 }
 
 /* Set columns to null. */
 static void
-set_nulls(char *nulls, int from, int to)
+set_nulls(bool *nulls, int from, int to)
 {
 	for (int i = from; i <= to; i++)
-		nulls[i] = 'n';
+		nulls[i] = true;
+}
+
+/* Append a row to the ledger of a turn. */
+static void
+insert_row(int64 turn, Datum *values, bool *nulls)
+{
+	char		marks[NCOLUMNS];
+
+	if (direct_insert(psprintf("ledger_%d", (int) (turn % 3)), NCOLUMNS, values, nulls))
+		return;
+	for (int i = 0; i < NCOLUMNS; i++)
+		marks[i] = nulls[i] ? 'n' : ' ';
+	spi_plan_run_in_turn(&insert_plan, turn, values, marks, SPI_OK_INSERT);
 }
 
 /* Write a row: see the two below. */
@@ -369,10 +480,9 @@ static void
 write_row(ShardState *state, Batch *batch)
 {
 	Datum		values[NCOLUMNS] = {0};
-	char		nulls[NCOLUMNS];
+	bool		nulls[NCOLUMNS] = {false};
 	Datum	   *origins = palloc(sizeof(Datum) * state->norigins);
 
-	memset(nulls, ' ', sizeof(nulls));
 	state->entry++;
 	for (int i = 0; i < state->norigins; i++)
 		origins[i] = Int64GetDatum(state->origins[i]);
@@ -443,7 +553,7 @@ write_row(ShardState *state, Batch *batch)
 		set_nulls(nulls, COL_NEXT_DUE, COL_NEXT_DUE);
 	else
 		values[COL_NEXT_DUE] = TimestampTzGetDatum(state->next_due);
-	spi_plan_run_in_turn(&insert_plan, state->turn, values, nulls, SPI_OK_INSERT);
+	insert_row(state->turn, values, nulls);
 
 	/* ledgers are looked after like the log */
 	shmem_note_emit(catalog_relation(IDEMQ_OUTBOX), false);
@@ -465,4 +575,61 @@ void
 ledger_copy(ShardState *state, Batch *batch)
 {
 	write_row(state, batch);
+}
+
+/* Of some batches, the open one that has the lowest number; or NULL. */
+static Batch *
+first_open(List *batches)
+{
+	Batch	   *first = NULL;
+	ListCell   *cell;
+
+	foreach(cell, batches)
+	{
+		Batch	   *batch = lfirst(cell);
+
+		if (batch->nevents > 0 && (first == NULL || batch->number < first->number))
+			first = batch;
+	}
+	return first;
+}
+
+/* A batch begins: one that is open more. */
+void
+ledger_open_batch(ShardState *state, Batch *batch)
+{
+	batch->number = state->entry + 1;
+	if (state->open_batches++ == 0)
+		state->open_from = batch->number;
+}
+
+/* A batch is done: one that is open less.  The list has all that are open. */
+void
+ledger_close_batch(ShardState *state, List *batches, Batch *batch)
+{
+	Batch	   *first;
+
+	batch->nevents = 0;
+	state->open_batches--;
+	first = first_open(batches);
+	state->open_from = first != NULL ? first->number : state->entry + 1;
+}
+
+/*
+ * Before a row is appended: when much more was written since the first open batch
+ * began than batches are open, that one begins anew, with the number of the row that
+ * says so.  The list has all that are open, but for one that is new.
+ */
+void
+ledger_renew(ShardState *state, List *batches, const Batch *next)
+{
+	Batch	   *first;
+
+	if (state->entry - state->open_from < MOST_ROWS(state->open_batches) ||
+		(first = first_open(batches)) == NULL)
+		return;
+	first->number = state->entry + 1;
+	state->open_from = first_open(batches)->number;
+	if (first != next)
+		ledger_copy(state, first);
 }

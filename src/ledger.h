@@ -18,7 +18,7 @@
 /* Events that are handed out together. */
 typedef struct Batch
 {
-	int64		number;			/* the entry that handed it out first */
+	int64		number;			/* the entry that it began with */
 	int			nevents;		/* that are left; 0: done */
 	int64	   *events;			/* seqs, ascending; or places, if parked */
 	bool		parked;			/* they came from the parked events */
@@ -62,9 +62,13 @@ extern int64 ledger_turn(void);
 extern bool ledger_read(int32 consumer, int32 shard, ShardState *state);
 extern void ledger_count_on(ShardState *state);
 extern List *ledger_open_batches(const ShardState *state);
-extern bool ledger_find_token(int64 token, int32 *consumer, int32 *shard, Batch *batch);
+extern bool ledger_find_token(int64 token, int32 *consumer, int32 *shard, char **role);
+extern bool ledger_is_done(const ShardState *state, int64 token);
 extern void ledger_clear(ShardState *state);
 extern void ledger_append(ShardState *state, Batch *batch);
 extern void ledger_copy(ShardState *state, Batch *batch);
+extern void ledger_open_batch(ShardState *state, Batch *batch);
+extern void ledger_close_batch(ShardState *state, List *batches, Batch *batch);
+extern void ledger_renew(ShardState *state, List *batches, const Batch *next);
 
 #endif							/* IDEMQ_LEDGER_H */

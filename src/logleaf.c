@@ -31,11 +31,15 @@ static const char *const column_names[LOG_COLUMNS] = {
 	"aggregateid", "type", "payload", "body", "headers", "cause"
 };
 
-/* The number of a column. */
+/* The number of a column; it may be what it is in another leaf. */
 static AttrNumber
-find_column(Relation rel, const char *name)
+find_column(Relation rel, const char *name, AttrNumber guess)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (guess > 0 && guess <= desc->natts &&
+		strcmp(NameStr(TupleDescAttr(desc, guess - 1)->attname), name) == 0)
+		return guess;
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -117,7 +121,8 @@ logleaf_open(LogLeaves *leaves)
 
 		leaf->rel = table_open(lfirst_oid(cell), NoLock);
 		for (int i = 0; i < LOG_COLUMNS; i++)
-			leaf->att[i] = find_column(leaf->rel, column_names[i]);
+			leaf->att[i] = find_column(leaf->rel, column_names[i],
+									   leaves->n > 1 ? leaf[-1].att[i] : InvalidAttrNumber);
 		leaf->front = Max(Max(leaf->att[LOG_SEQ], leaf->att[LOG_XID]), leaf->att[LOG_ORIGIN]);
 		open_indexes(leaf);
 	}

@@ -3,6 +3,9 @@
  *
  * Ledgers and parked tables are appended to, never updated: the row with the
  * highest entry of a shard counts.  Three of each are used in turn (idemq.turn).
+ *
+ * The columns of subscriptions, turn and the ledgers are known to the C code by their
+ * places: new ones come last.
  */
 
 CREATE TABLE idemq.subscriptions
@@ -119,7 +122,7 @@ COMMENT ON COLUMN idemq.ledger_0.end_seq IS 'as start_seq';
 COMMENT ON COLUMN idemq.ledger_0.end_top IS 'the last number drawn, read after end_at was taken';
 COMMENT ON COLUMN idemq.ledger_0.end_lsn IS 'up to where WAL must be safe before events of the window are told';
 COMMENT ON COLUMN idemq.ledger_0.last_seq IS 'how far the open window was read';
-COMMENT ON COLUMN idemq.ledger_0.batch IS 'the entry that handed out the batch of this row first; NULL: this row is about none';
+COMMENT ON COLUMN idemq.ledger_0.batch IS 'the entry that the batch of this row began with, when it was handed out first or later; NULL: this row is about none';
 COMMENT ON COLUMN idemq.ledger_0.first_event IS 'the first event that is left of the batch, by seq, or by its place if parked; NULL: it is done';
 COMMENT ON COLUMN idemq.ledger_0.steps IS 'from each event of the batch to the next';
 COMMENT ON COLUMN idemq.ledger_0.parked IS 'the batch came from the parked events: its numbers are places, not seqs';
@@ -130,7 +133,7 @@ COMMENT ON COLUMN idemq.ledger_0.until IS 'when it ends, or not before when the 
 COMMENT ON COLUMN idemq.ledger_0.deliveries IS 'how often the batch was handed out';
 COMMENT ON COLUMN idemq.ledger_0.expiries IS 'how many leases of it ran out in a row';
 COMMENT ON COLUMN idemq.ledger_0.open_batches IS 'batches of the shard that are not done';
-COMMENT ON COLUMN idemq.ledger_0.open_from IS 'none of those has a row before this entry';
+COMMENT ON COLUMN idemq.ledger_0.open_from IS 'none of those began before this entry';
 COMMENT ON COLUMN idemq.ledger_0.parked_from IS 'parked events with a place below this were given up';
 COMMENT ON COLUMN idemq.ledger_0.next_place IS 'the entry, and place, of the next event that is parked';
 COMMENT ON COLUMN idemq.ledger_0.parked_events IS 'how many are parked';
