@@ -43,6 +43,7 @@ OBJS = \
 	src/moment.o \
 	src/outbox.o \
 	src/outbox_emit.o \
+	src/outbox_index.o \
 	src/outbox_leaf.o \
 	src/parent.o \
 	src/parked.o \

@@ -498,23 +498,23 @@ push_image(CapturePlan *plan, JsonbParseState **state, char *name, TupleTableSlo
 void
 capture_event(CapturePlan *plan, TupleTableSlot *before, TupleTableSlot *after, OutboxEvent *event)
 {
-	JsonbParseState *state = NULL;
-	JsonbValue *payload;
-
 	memset(event, 0, sizeof(OutboxEvent));
 	event->aggregatetype = plan->aggregatetype;
 	event->type = plan->type;
 	event->aggregateid = key_of(plan, after != NULL ? after : before);
 	if (!plan->with_old)
-		payload = capture_json_push(plan->json, &state, after != NULL ? after : before);
+		event->payload = capture_json_form(plan->json, after != NULL ? after : before);
 	else
 	{
+		JsonbParseState *state = NULL;
+		JsonbValue *payload;
+
 		pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 		push_image(plan, &state, "after", after);
 		push_image(plan, &state, "before", before);
 		payload = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+		event->payload = PointerGetDatum(JsonbValueToJsonb(payload));
 	}
-	event->payload = PointerGetDatum(JsonbValueToJsonb(payload));
 }
 
 /* Tell of an update, unless it left alone what counts. */

@@ -22,6 +22,7 @@
 typedef struct RowJson RowJson;
 
 extern RowJson * capture_json_make(TupleDesc desc, const AttrNumber *columns, int ncolumns);
+extern Datum capture_json_form(RowJson * row, TupleTableSlot *slot);
 extern JsonbValue *capture_json_push(RowJson * row, JsonbParseState **state, TupleTableSlot *slot);
 
 #endif							/* IDEMQ_CAPTURE_H */

@@ -15,11 +15,16 @@
 #include "catalog/pg_type.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "pgtime.h"
 #include "utils/builtins.h"
+#include "utils/date.h"
+#include "utils/datetime.h"
+#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/numeric.h"
+#include "utils/timestamp.h"
 
 typedef enum ColumnKind
 {
@@ -40,13 +45,23 @@ typedef struct RowColumn
 	JsonbValue	name;
 	AttrNumber	attno;
 	ColumnKind	kind;
-	Oid			type;			/* COLUMN_TIME: which */
 	FmgrInfo	function;		/* COLUMN_OUTPUT, COLUMN_OTHER */
+
+	/* COLUMN_TIME: which type, and the last value, if it has a length */
+	Oid			type;
+	int64		time;
+	const pg_tz *zone;
+	int			time_len;
+	char		time_text[MAXDATELEN + 1];
 } RowColumn;
 
 struct RowJson
 {
 	int			ncolumns;
+	bool		flat;			/* no value is an object or an array */
+	char	   *front;			/* then: all that comes before the values */
+	Size		front_size;
+	Size		names_size;		/* of that, the names */
 	RowColumn	columns[FLEXIBLE_ARRAY_MEMBER];
 };
 
@@ -134,6 +149,62 @@ compare_columns(const void *a, const void *b)
 	return memcmp(x->val.string.val, y->val.string.val, x->val.string.len);
 }
 
+/* Refuse what no jsonb can hold. */
+static void
+check_size(Size size)
+{
+	if (size > JENTRY_OFFLENMASK)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("total size of jsonb object elements exceeds the maximum of %u bytes",
+						JENTRY_OFFLENMASK)));
+}
+
+/* One more entry of a flat object; every so many hold an offset instead of a length. */
+static JEntry
+make_entry(int number, uint32 type, Size length, Size *total)
+{
+	*total += length;
+	if (number % JB_OFFSET_STRIDE == 0)
+		return type | (uint32) *total | JENTRY_HAS_OFF;
+	return type | (uint32) length;
+}
+
+/* The beginning of the object of each row, if it is flat: the names are always the same. */
+static void
+prepare_front(RowJson * row)
+{
+	Size		head = offsetof(Jsonb, root.children) + sizeof(JEntry) * 2 * row->ncolumns;
+	Size		room = head;
+	Jsonb	   *front;
+	char	   *at;
+
+	row->flat = true;
+	for (int i = 0; i < row->ncolumns; i++)
+	{
+		room += row->columns[i].name.val.string.len;
+		if (row->columns[i].kind == COLUMN_JSONB || row->columns[i].kind == COLUMN_OTHER)
+			row->flat = false;
+	}
+	if (!row->flat)
+		return;
+
+	row->front = palloc0(room);
+	row->front_size = room;
+	front = (Jsonb *) row->front;
+	front->root.header = row->ncolumns | JB_FOBJECT;
+	at = row->front + head;
+	for (int i = 0; i < row->ncolumns; i++)
+	{
+		const JsonbValue *name = &row->columns[i].name;
+
+		front->root.children[i] =
+			make_entry(i, JENTRY_ISSTRING, name->val.string.len, &row->names_size);
+		memcpy(at, name->val.string.val, name->val.string.len);
+		at += name->val.string.len;
+	}
+}
+
 /* Prepare for a table; no columns: all that there are. */
 RowJson *
 capture_json_make(TupleDesc desc, const AttrNumber *columns, int ncolumns)
@@ -150,6 +221,7 @@ capture_json_make(TupleDesc desc, const AttrNumber *columns, int ncolumns)
 			prepare_column(&row->columns[row->ncolumns++], attribute);
 	}
 	qsort(row->columns, row->ncolumns, sizeof(RowColumn), compare_columns);
+	prepare_front(row);
 	return row;
 }
 
@@ -181,6 +253,24 @@ set_numeric(JsonbValue *value, Datum datum)
 	}
 	value->type = jbvNumeric;
 	value->val.numeric = number;
+}
+
+/* A time.  It is often that of the row before, since now() is the same for all of them. */
+static void
+set_time(JsonbValue *value, RowColumn *column, Datum datum)
+{
+	int64		time = column->type == DATEOID ? DatumGetDateADT(datum) : DatumGetTimestamp(datum);
+
+	if (column->time_len == 0 || time != column->time || session_timezone != column->zone)
+	{
+		column->time_len = 0;
+		JsonEncodeDateTime(column->time_text, datum, column->type, NULL);
+		column->time = time;
+		column->zone = session_timezone;
+		column->time_len = strlen(column->time_text);
+	}
+	/* the next one may come before this one is used */
+	set_string(value, pnstrdup(column->time_text, column->time_len), column->time_len);
 }
 
 /* A jsonb inside another. */
@@ -225,12 +315,8 @@ set_value(JsonbValue *value, RowColumn *column, Datum datum)
 			set_numeric(value, datum);
 			break;
 		case COLUMN_TIME:
-			{
-				char	   *string = JsonEncodeDateTime(NULL, datum, column->type, NULL);
-
-				set_string(value, string, strlen(string));
-				break;
-			}
+			set_time(value, column, datum);
+			break;
 		case COLUMN_JSONB:
 			set_jsonb(value, datum);
 			break;
@@ -275,4 +361,86 @@ capture_json_push(RowJson * row, JsonbParseState **state, TupleTableSlot *slot)
 		pushJsonbValue(state, WJB_VALUE, &value);
 	}
 	return pushJsonbValue(state, WJB_END_OBJECT, NULL);
+}
+
+/* A row without objects or arrays in it, written as the server writes them into a jsonb. */
+static Datum
+form_flat(RowJson * row, TupleTableSlot *slot)
+{
+	JsonbValue *values = palloc(sizeof(JsonbValue) * Max(row->ncolumns, 1));
+	Size		size = row->front_size;
+	Size		total = row->names_size;
+	Jsonb	   *result;
+	char	   *start;
+	char	   *at;
+
+	for (int i = 0; i < row->ncolumns; i++)
+	{
+		bool		isnull;
+		Datum		datum = slot_getattr(slot, row->columns[i].attno, &isnull);
+
+		values[i].type = jbvNull;
+		if (!isnull)
+			set_value(&values[i], &row->columns[i], datum);
+		if (values[i].type == jbvString)
+			size += values[i].val.string.len;
+		else if (values[i].type == jbvNumeric)
+			size = INTALIGN(size) + VARSIZE_ANY(values[i].val.numeric);
+		check_size(size - VARHDRSZ);
+	}
+
+	start = palloc(size);
+	result = (Jsonb *) start;
+	memcpy(start, row->front, row->front_size);
+	at = start + row->front_size;
+	for (int i = 0; i < row->ncolumns; i++)
+	{
+		const JsonbValue *value = &values[i];
+		char	   *before = at;
+		uint32		type = JENTRY_ISNULL;
+
+		if (value->type == jbvString)
+		{
+			type = JENTRY_ISSTRING;
+			memcpy(at, value->val.string.val, value->val.string.len);
+			at += value->val.string.len;
+		}
+		else if (value->type == jbvNumeric)
+		{
+			type = JENTRY_ISNUMERIC;
+			while ((at - start) % sizeof(int) != 0)
+				*at++ = 0;
+			memcpy(at, value->val.numeric, VARSIZE_ANY(value->val.numeric));
+			at += VARSIZE_ANY(value->val.numeric);
+		}
+		else if (value->type == jbvBool)
+			type = value->val.boolean ? JENTRY_ISBOOL_TRUE : JENTRY_ISBOOL_FALSE;
+		result->root.children[row->ncolumns + i] =
+			make_entry(row->ncolumns + i, type, at - before, &total);
+	}
+	Assert(at == start + size);
+	SET_VARSIZE(result, size);
+	return PointerGetDatum(result);
+}
+
+/* A row as a jsonb of its own, built by the server. */
+static Datum
+form_any(RowJson * row, TupleTableSlot *slot)
+{
+	JsonbParseState *state = NULL;
+
+	return PointerGetDatum(JsonbValueToJsonb(capture_json_push(row, &state, slot)));
+}
+
+/* A row as a jsonb of its own. */
+Datum
+capture_json_form(RowJson * row, TupleTableSlot *slot)
+{
+	Datum		result;
+
+	if (!row->flat)
+		return form_any(row, slot);
+	result = form_flat(row, slot);
+	Assert(datum_image_eq(result, form_any(row, slot), false, -1));
+	return result;
 }

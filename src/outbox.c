@@ -110,24 +110,17 @@ static const char *const own_checks[] = {
 	"outbox_aggregatetype_not_empty", "outbox_not_before_finite", "outbox_payload_or_body"
 };
 
-/* An index that a row can be put into without further ado. */
-typedef struct PlainIndex
-{
-	Oid			oid;
-	int			natts;
-	AttrNumber	att[INDEX_MAX_KEYS];
-} PlainIndex;
-
 /* The leaf that was written to last. */
 typedef struct Target
 {
 	Oid			oid;
 	bool		valid;
 	bool		plain;			/* as we make it: nothing else is to be done */
+	bool		in_order;		/* and its columns are in our order */
 	int			natts;
 	AttrNumber	att[OUTBOX_COLUMNS];
 	int			nindexes;
-	PlainIndex *indexes;
+	OutboxIndex *indexes;
 
 	bool		locked;			/* until the end of the transaction: it, the
 								 * parent, the indexes */
@@ -192,8 +185,8 @@ outbox_origin(void)
 	static const uint8_t personal[BLAKE2B_PERSONAL] = "idemq origin";
 	static char *instance = NULL;
 	static int64 origin;
-	uint64		system = GetSystemIdentifier();
-	uint64		database = MyDatabaseId;
+	uint64		system;
+	uint64		database;
 	uint8		bytes[16 + sizeof(origin)];
 	Blake2b		hash;
 
@@ -203,6 +196,8 @@ outbox_origin(void)
 		pfree(instance);
 	instance = NULL;
 
+	system = GetSystemIdentifier();
+	database = MyDatabaseId;
 	for (int i = 0; i < 8; i++)
 	{
 		bytes[i] = system >> (8 * i);
@@ -250,7 +245,7 @@ current_cause(void)
 static void
 make_id(pg_uuid_t *id)
 {
-	static pg_uuid_t pool[32];
+	static pg_uuid_t pool[256];
 	static int	left = 0;
 
 	if (left == 0)
@@ -303,22 +298,15 @@ leaf_is_plain(Relation rel)
 	return true;
 }
 
-/* Take note of an index; false if it wants more than column values. */
+/* Are the columns in our order, and stored as they are by default? */
 static bool
-know_index(Relation index, PlainIndex *plain)
+leaf_is_in_order(Relation rel)
 {
-	Form_pg_index form = index->rd_index;
-
-	if (index->rd_rel->relam != BTREE_AM_OID ||
-		form->indisunique || form->indisexclusion ||
-		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-		return false;
-	plain->oid = RelationGetRelid(index);
-	plain->natts = form->indnatts;
-	for (int i = 0; i < form->indnatts; i++)
+	for (int i = 0; i < OUTBOX_COLUMNS; i++)
 	{
-		plain->att[i] = form->indkey.values[i];
-		if (plain->att[i] <= 0)
+		if (target.att[i] != i + 1 ||
+			TupleDescAttr(RelationGetDescr(rel), i)->attstorage !=
+			(i < COLUMN_AGGREGATETYPE ? TYPSTORAGE_PLAIN : TYPSTORAGE_EXTENDED))
 			return false;
 	}
 	return true;
@@ -361,12 +349,13 @@ know_target(Relation rel)
 	}
 
 	target.plain = leaf_is_plain(rel);
+	target.in_order = target.plain && leaf_is_in_order(rel);
 	indexes = RelationGetIndexList(rel);
 	if (target.indexes != NULL)
 		pfree(target.indexes);
 	target.indexes = NULL;
 	target.indexes = MemoryContextAlloc(TopMemoryContext,
-										sizeof(PlainIndex) * Max(list_length(indexes), 1));
+										sizeof(OutboxIndex) * Max(list_length(indexes), 1));
 	foreach(cell, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
@@ -377,7 +366,7 @@ know_target(Relation rel)
 		 */
 		if (index->rd_index->indisready)
 		{
-			if (know_index(index, &target.indexes[target.nindexes]))
+			if (outbox_index_know(index, &target.indexes[target.nindexes]))
 				target.nindexes++;
 			else
 				target.plain = false;
@@ -389,20 +378,17 @@ know_target(Relation rel)
 }
 
 /*
- * Let the (sub)transaction own the locks, which we hold.  A cursor gives up what was
- * locked through it when it fails, though events that it has written before may
- * live on; then the leaf could be emptied.
+ * Lock a relation for the (sub)transaction, not for the cursor that may be running.
+ * A cursor gives up its locks when it fails, though events that it has written
+ * before may live on; then the leaf could be emptied.
  */
 static void
-lock_for_transaction(Relation rel)
+lock_for_transaction(Oid relid)
 {
 	ResourceOwner owner = CurrentResourceOwner;
 
 	CurrentResourceOwner = CurTransactionResourceOwner;
-	outbox_lock_parent();
-	LockRelationOid(RelationGetRelid(rel), RowExclusiveLock);
-	for (int i = 0; i < target.nindexes; i++)
-		LockRelationOid(target.indexes[i].oid, RowExclusiveLock);
+	LockRelationOid(relid, RowExclusiveLock);
 	CurrentResourceOwner = owner;
 }
 
@@ -416,6 +402,7 @@ static Relation
 open_leaf(TimestampTz now, TimestampTz *lower)
 {
 	Relation	rel;
+	Oid			leaf;
 
 	if (target.valid && target.locked && outbox_leaves_known() &&
 		outbox_leaf_for(now, lower) == target.oid)
@@ -423,46 +410,130 @@ open_leaf(TimestampTz now, TimestampTz *lower)
 
 	target.locked = false;
 	outbox_lock_parent();
-	rel = relation_open(outbox_leaf_for(now, lower), RowExclusiveLock);
+	leaf = outbox_leaf_for(now, lower);
+	lock_for_transaction(leaf);
+	rel = relation_open(leaf, NoLock);
 
 	/* a lock that is new may bring news of the leaf */
 	do
 	{
-		while (!target.valid || target.oid != RelationGetRelid(rel))
+		while (!target.valid || target.oid != leaf)
 		{
 			CHECK_FOR_INTERRUPTS();
 			know_target(rel);
 		}
 		for (int i = 0; i < target.nindexes; i++)
-			LockRelationOid(target.indexes[i].oid, RowExclusiveLock);
+			lock_for_transaction(target.indexes[i].oid);
 	} while (!target.valid);
-	lock_for_transaction(rel);
 	target.locked = true;
 	return rel;
 }
+
+/*
+ * Form a row as heap_form_tuple() does, for columns in our order: all of fixed
+ * length, then those of any length, of which some are null.
+ */
+static HeapTuple
+form_row(Relation rel, Datum *values, bool *isnull)
+{
+	const Size	hoff = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(OUTBOX_COLUMNS));
+	Size		room = hoff + sizeof(int64) * COLUMN_ID + UUID_LEN;
+	HeapTuple	tuple;
+	HeapTupleHeader header;
+	char	   *at;
+
+	for (int i = COLUMN_AGGREGATETYPE; i < OUTBOX_COLUMNS; i++)
+	{
+		if (isnull[i])
+			continue;
+		if (VARATT_IS_EXTERNAL(DatumGetPointer(values[i])))
+			return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+		room += VARSIZE_ANY(DatumGetPointer(values[i])) + ALIGNOF_INT - 1;
+	}
+
+	tuple = palloc0(HEAPTUPLESIZE + room);
+	tuple->t_data = header = (HeapTupleHeader) ((char *) tuple + HEAPTUPLESIZE);
+	ItemPointerSetInvalid(&tuple->t_self);
+	ItemPointerSetInvalid(&header->t_ctid);
+	HeapTupleHeaderSetNatts(header, OUTBOX_COLUMNS);
+	header->t_hoff = hoff;
+	header->t_infomask = HEAP_HASNULL | HEAP_HASVARWIDTH;
+	for (int i = 0; i < OUTBOX_COLUMNS; i++)
+	{
+		if (!isnull[i])
+			header->t_bits[i / 8] |= 1 << i % 8;
+	}
+
+	at = (char *) header + hoff;
+	for (int i = 0; i < COLUMN_ID; i++)
+	{
+		if (!isnull[i])
+		{
+			*(int64 *) at = DatumGetInt64(values[i]);
+			at += sizeof(int64);
+		}
+	}
+	memcpy(at, DatumGetUUIDP(values[COLUMN_ID]), UUID_LEN);
+	at += UUID_LEN;
+	for (int i = COLUMN_AGGREGATETYPE; i < OUTBOX_COLUMNS; i++)
+	{
+		char	   *value = DatumGetPointer(values[i]);
+
+		if (isnull[i])
+			continue;
+		if (VARATT_IS_SHORT(value))
+		{
+			memcpy(at, value, VARSIZE_SHORT(value));
+			at += VARSIZE_SHORT(value);
+		}
+		else if (VARATT_CAN_MAKE_SHORT(value))
+		{
+			SET_VARSIZE_SHORT(at, VARATT_CONVERTED_SHORT_SIZE(value));
+			memcpy(at + VARHDRSZ_SHORT, VARDATA(value), VARSIZE(value) - VARHDRSZ);
+			at += VARATT_CONVERTED_SHORT_SIZE(value);
+		}
+		else
+		{
+			at = (char *) INTALIGN(at);
+			memcpy(at, value, VARSIZE(value));
+			at += VARSIZE(value);
+		}
+	}
+	tuple->t_len = at - (char *) header;
+	return tuple;
+}
+
+#ifdef USE_ASSERT_CHECKING
+
+/* Is what will be stored of a row the same as with the server's way to form it? */
+static bool
+is_formed_well(Relation rel, HeapTuple tuple, Datum *values, bool *isnull)
+{
+	HeapTuple	other = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	HeapTupleHeader a = tuple->t_data;
+	HeapTupleHeader b = other->t_data;
+	Size		start = offsetof(HeapTupleHeaderData, t_hoff);
+
+	/* the rest of the header is set when the row is put into the table */
+	return tuple->t_len == other->t_len &&
+		HeapTupleHeaderGetNatts(a) == HeapTupleHeaderGetNatts(b) &&
+		(a->t_infomask & ~HEAP_XACT_MASK) == (b->t_infomask & ~HEAP_XACT_MASK) &&
+		memcmp((char *) a + start, (char *) b + start, tuple->t_len - start) == 0;
+}
+
+#endif
 
 /* Insert a row into a leaf that is as we make it. */
 static void
 insert_plain(Relation rel, Datum *values, bool *isnull)
 {
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	HeapTuple	tuple = target.in_order ? form_row(rel, values, isnull)
+		: heap_form_tuple(RelationGetDescr(rel), values, isnull);
 
+	Assert(is_formed_well(rel, tuple, values, isnull));
 	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
 	for (int i = 0; i < target.nindexes; i++)
-	{
-		const PlainIndex *plain = &target.indexes[i];
-		Relation	index = index_open(plain->oid, NoLock);
-		Datum		keys[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
-
-		for (int j = 0; j < plain->natts; j++)
-		{
-			keys[j] = values[plain->att[j] - 1];
-			nulls[j] = isnull[plain->att[j] - 1];
-		}
-		index_insert(index, keys, nulls, &tuple->t_self, rel, UNIQUE_CHECK_NO, false, NULL);
-		index_close(index, NoLock);
-	}
+		outbox_index_insert(&target.indexes[i], rel, &tuple->t_self, values, isnull);
 	heap_freetuple(tuple);
 }
 

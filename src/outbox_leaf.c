@@ -40,6 +40,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -153,11 +154,16 @@ lock_leaves(LOCKMODE lockmode)
 	}
 }
 
-/* Lock the parent for an insertion. */
+/* Lock the parent for an insertion, until the end of the (sub)transaction. */
 void
 outbox_lock_parent(void)
 {
+	ResourceOwner owner = CurrentResourceOwner;
+
+	/* as in outbox.c */
+	CurrentResourceOwner = CurTransactionResourceOwner;
 	(void) lock_leaves(RowExclusiveLock);
+	CurrentResourceOwner = owner;
 }
 
 /* Is the list of leaves still as it was then? */
