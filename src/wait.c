@@ -9,7 +9,8 @@
  * the look has advanced it, and the sleep ends at once.
  *
  * It wakes for a commit that wrote events or changed a shard (xactstate.c), when
- * something is due or a lease ends, and once a second for whatever slipped by.
+ * something is due or a lease ends, and once a second for whatever slipped by,
+ * also to see whether the client is still there.
  * Without shared memory nobody wakes it: it looks more and more seldom, down
  * to once a second.
  *
@@ -37,6 +38,9 @@
 #include "spi_plan.h"
 
 PG_FUNCTION_INFO_V1(outbox_wait);
+
+/* libpq/libpq.h wants Kerberos's headers, which need not be there */
+extern bool pq_check_connection(void);
 
 #define LONGEST_SLEEP	1000	/* ms */
 #define SHORTEST_SLEEP	1		/* ms, after a wake that was not for us */
@@ -80,6 +84,21 @@ look(Sleeper *sleeper, TimestampTz *next)
 	return found;
 }
 
+/* Once a second: a client that was killed says nothing, and its backend would sleep for nobody. */
+static void
+check_client(int64 *checked_at)
+{
+	int64		now = clock_monotonic();
+
+	if (MyProcPort == NULL || now - *checked_at < LONGEST_SLEEP * INT64CONST(1000))
+		return;
+	*checked_at = now;
+	if (pq_check_connection())
+		return;
+	ClientConnectionLost = true;
+	InterruptPending = true;
+}
+
 /* CALL outbox_wait(consumer, timeout) */
 Datum
 outbox_wait(PG_FUNCTION_ARGS)
@@ -87,6 +106,7 @@ outbox_wait(PG_FUNCTION_ARGS)
 	Sleeper		sleeper = {0};
 	int64		timeout;
 	int64		deadline;
+	int64		checked_at = clock_monotonic();
 	long		backoff = SHORTEST_SLEEP;
 	int			nwakes = 0;
 	SpiOwner	owner;
@@ -133,6 +153,7 @@ outbox_wait(PG_FUNCTION_ARGS)
 		sleep = Min(sleep, left / 1000 + 1);
 		if (!TIMESTAMP_IS_NOEND(next))
 			sleep = Min(sleep, Max((next - clock_wall()) / 1000 + 1, SHORTEST_SLEEP));
+		check_client(&checked_at);
 		CHECK_FOR_INTERRUPTS();
 		if (!shmem_is_attached())
 		{

@@ -244,6 +244,11 @@ ok($node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activit
 abandon($session);
 
 $session = sleeper('c', '10 min');
+abandon($session);
+ok($node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $session->{pid}"),
+	'a client that is killed ends it');
+
+$session = sleeper('c', '10 min');
 $begun = time;
 $node->stop('fast');
 cmp_ok(time - $begun, '<', $patience, 'a shutdown ends it');
