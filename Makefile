@@ -104,7 +104,19 @@ $(OBJS): $(wildcard src/*.h) .built-$(if $(TEST_BUILD),test,plain)
 sql/$(EXTENSION)--$(EXTVERSION).sql: $(PARTS) $(EXTENSION).control
 	cat $(PARTS) > $@
 
-.PHONY: demo bench bench-full
+.PHONY: relay install-relay uninstall-relay clean-relay demo bench bench-full
+
+# The program that publishes the outbox; src/relay/Makefile tells what can be set.
+relay:
+	$(MAKE) -C src/relay
+install-relay:
+	$(MAKE) -C src/relay install
+uninstall-relay:
+	$(MAKE) -C src/relay uninstall
+clean-relay:
+	$(MAKE) -C src/relay clean
+clean: clean-relay
+
 demo:
 	sh test/demo
 bench:
