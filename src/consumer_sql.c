@@ -48,7 +48,7 @@ keep_log(void)
 	LOCKTAG		tag;
 
 	lock_tag(&tag, IDEMQ_LOCK_LOG, 0);
-	(void) LockAcquire(&tag, ShareLock, false, false);
+	(void) lock_take(&tag, ShareLock, true);
 }
 
 /* What every function here begins with; returns the consumer's name. */

@@ -31,6 +31,30 @@
 #include "catalog.h"
 #include "compat.h"
 
+/*
+ * Open an index of a table that is locked, which keeps it, but not what it is called:
+ * REINDEX CONCURRENTLY gives its name to another one, and the lock may bring the news.
+ */
+static Relation
+open_index(Relation rel, const char *name)
+{
+	Oid			relid = catalog_relation(name);
+
+	for (;;)
+	{
+		Relation	index = index_open(relid, AccessShareLock);
+		Oid			again;
+
+		if (index->rd_index->indrelid == RelationGetRelid(rel) && index->rd_index->indisvalid)
+			return index;
+		again = catalog_relation(name);
+		if (again == relid)
+			elog(ERROR, "index \"%s.%s\" cannot be used", IDEMQ_SCHEMA, name);
+		index_close(index, AccessShareLock);
+		relid = again;
+	}
+}
+
 /* Look into a table of so many columns, at least; index NULL: at all of it. */
 void
 direct_open(DirectScan *scan, const char *table, int ncolumns, const char *index,
@@ -50,11 +74,7 @@ direct_open(DirectScan *scan, const char *table, int ncolumns, const char *index
 		return;
 	}
 
-	/* the table's lock keeps the index, and what it is called */
-	scan->index = index_open(catalog_relation(index), AccessShareLock);
-	if (scan->index->rd_index->indrelid != RelationGetRelid(scan->rel) ||
-		!scan->index->rd_index->indisvalid)
-		elog(ERROR, "index \"%s.%s\" cannot be used", IDEMQ_SCHEMA, index);
+	scan->index = open_index(scan->rel, index);
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan->by_index = compat_index_beginscan(scan->rel, scan->index, scan->snapshot, nkeys);
 	for (int i = 0; i < nkeys; i++)
@@ -98,7 +118,8 @@ is_as_made(Relation rel, int ncolumns)
 {
 	const TupleConstr *constraints = RelationGetDescr(rel)->constr;
 
-	return RelationGetDescr(rel)->natts == ncolumns && !rel->rd_rel->relhastriggers &&
+	return rel->rd_rel->relam == HEAP_TABLE_AM_OID &&
+		RelationGetDescr(rel)->natts == ncolumns && !rel->rd_rel->relhastriggers &&
 		(constraints == NULL || constraints->num_check == 0);
 }
 

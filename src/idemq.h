@@ -25,6 +25,10 @@
 #error "idemq needs PostgreSQL 15 or later"
 #endif
 
+#if SIZEOF_DATUM < 8
+#error "idemq needs a 64-bit server"
+#endif
+
 #define IDEMQ_SCHEMA			"idemq"
 #define IDEMQ_PROCESSED			"processed"
 #define IDEMQ_OUTBOX			"outbox"

@@ -112,7 +112,7 @@ ledger_lock(int32 consumer, int32 shard, bool wait)
 	if (TEST_WITHOUT("shard_lock"))
 		return true;
 	lock_tag(&tag, IDEMQ_LOCK_SHARD, lock_shard_id(consumer, shard));
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+	return lock_take(&tag, ExclusiveLock, wait);
 }
 
 /* Get the right to change all shards of a consumer. */
@@ -144,7 +144,7 @@ ledger_unlock(int32 consumer, int32 shard)
 	if (TEST_WITHOUT("shard_lock"))
 		return;
 	lock_tag(&tag, IDEMQ_LOCK_SHARD, lock_shard_id(consumer, shard));
-	LockRelease(&tag, ExclusiveLock, false);
+	lock_give_up(&tag, ExclusiveLock);
 }
 
 /* Which turn is it? */
@@ -223,6 +223,8 @@ read_events(const DirectScan *row, Batch *batch)
 	batch->events[0] = DatumGetInt64(direct_value(row, COL_FIRST_EVENT));
 	for (int i = 0; i < nsteps; i++)
 		batch->events[i + 1] = batch->events[i] + steps[i];
+	if ((Pointer) array != DatumGetPointer(direct_value(row, COL_STEPS)))
+		pfree(array);
 }
 
 /* The batch that a row is about. */
@@ -404,7 +406,7 @@ ledger_is_done(const ShardState *state, int64 token)
 		DirectScan	row;
 
 		open_ledger(&row, state->turn, before, "token", lengthof(keys), keys);
-		while (!done && direct_next(&row, ForwardScanDirection))
+		while (!done && direct_next(&row, BackwardScanDirection))
 			done = direct_is_null(&row, COL_FIRST_EVENT);
 		direct_close(&row);
 	}

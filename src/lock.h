@@ -32,6 +32,7 @@
 
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "utils/resowner.h"
 
 typedef enum IdemLockClass
 {
@@ -46,6 +47,34 @@ static inline void
 lock_tag(LOCKTAG *tag, IdemLockClass class, uint64 id)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (id >> 32), (uint32) id, class);
+}
+
+/*
+ * Take a lock that the (sub)transaction owns.  A cursor gives up what was locked
+ * through it when it fails, though what it has written before may live on.
+ * Without wait, false if somebody has it.
+ */
+static inline bool
+lock_take(const LOCKTAG *tag, LOCKMODE mode, bool wait)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+	LockAcquireResult result;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	result = LockAcquire(tag, mode, false, !wait);
+	CurrentResourceOwner = owner;
+	return result != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* Give such a lock up before the transaction ends. */
+static inline void
+lock_give_up(const LOCKTAG *tag, LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelease(tag, mode, false);
+	CurrentResourceOwner = owner;
 }
 
 /* What the lock of a shard is called. */

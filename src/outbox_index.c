@@ -94,6 +94,9 @@ give_hint(OutboxIndex *known, Relation index)
 	BlockNumber size = RelationGetNumberOfBlocks(index);
 	BlockNumber block = known->last;
 
+	if (size <= BTREE_METAPAGE + 1)
+		return;
+
 	/* new pages come last, but for what was emptied by VACUUM */
 	if (block == InvalidBlockNumber || block >= size)
 		block = size - 1;

@@ -195,5 +195,26 @@ SELECT take('c', 2147483647, '170000000 years');
 SELECT outbox_extend(token(), '2000000000 months') > clock_timestamp() + interval '99 years';
 SELECT action FROM outbox_nack(token(), (ids('k1'))[1], 'x', '2147483647 days');
 
+-- a cursor that fails does not take with it the lock of a shard that it has handed out
+SELECT outbox_subscribe('held');
+SELECT emit('h1', 'h'), emit('h2', 'h');
+BEGIN;
+DECLARE c CURSOR FOR SELECT (SELECT count(*) FROM outbox_fetch('held', n)) FROM (VALUES (1), (0)) AS v (n);
+FETCH c;
+SAVEPOINT s;
+FETCH c;
+ROLLBACK TO s;
+SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid = 7427;
+ROLLBACK;
+BEGIN;
+DECLARE c CURSOR FOR SELECT outbox_seek(name, now()), 1 / x FROM (VALUES ('held', 1), ('held', 0)) AS v (name, x);
+FETCH c;
+SAVEPOINT s;
+FETCH c;
+ROLLBACK TO s;
+SELECT objsubid, mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' ORDER BY 1;
+ROLLBACK;
+SELECT outbox_unsubscribe('held');
+
 \c :origin
 DROP DATABASE regress_idemq_consume_lease WITH (FORCE);
