@@ -58,6 +58,8 @@
 # make_prefix		private copy of the server, so that the system's stays
 #			untouched: IDEMQ_PREFIX, PGBIN, PG_CONFIG, PATH
 # build VAR=VALUE...	builds $WORK/src and installs into the prefix
+# build_relay VAR=VALUE...   builds idemq-relay there; RELAY is the program.
+#			IDEMQ_RELAY=FILE: that one is taken
 # start_cluster NAME [LINE...]
 #			initdb at the first call, adds the LINEs to
 #			postgresql.conf, starts, then use_cluster NAME.  Only a
@@ -615,6 +617,18 @@ build()
 			tail -n 60 "$WORK/build.log" >&2
 			die "the build failed"
 		}
+}
+
+build_relay()
+{
+	RELAY=${IDEMQ_RELAY:-}
+	[ -z "$RELAY" ] || return 0
+	as_user make -s -C "$WORK/src" PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" relay \
+		>"$WORK/build-relay.log" 2>&1 || {
+		tail -n 60 "$WORK/build-relay.log" >&2
+		die "idemq-relay does not build"
+	}
+	RELAY=$WORK/src/src/relay/idemq-relay
 }
 
 # ---- clusters ------------------------------------------------------------

@@ -3,6 +3,7 @@
 Settings, from the environment:
 
     AMQP_URL    where RabbitMQ is
+    EXCHANGE    the exchange that the relay publishes to
     QUEUE       the name of the queue
 """
 
@@ -11,11 +12,13 @@ import os
 import pika
 
 AMQP_URL = os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/%2F")
+EXCHANGE = os.environ.get("EXCHANGE", "orders")
 QUEUE = os.environ.get("QUEUE", "payments")
+BINDING = "order.paid"  # the relay's --routing-key '{aggregatetype}.{type}'
 
 
 def open_channel():
-    """Connects, declares the queues and returns a channel."""
+    """Connects, declares exchange and queues, and returns a channel."""
     connection = pika.BlockingConnection(pika.URLParameters(AMQP_URL))
     channel = connection.channel()
 
@@ -30,4 +33,6 @@ def open_channel():
             "x-dead-letter-routing-key": rejected,
         },
     )
+    channel.exchange_declare(EXCHANGE, "topic", durable=True)
+    channel.queue_bind(QUEUE, EXCHANGE, BINDING)
     return channel

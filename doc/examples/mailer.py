@@ -6,7 +6,8 @@ time has work, unless the consumer has more shards; the others stand by.)
 
 Settings, from the environment:
 
-    DATABASE_URL    where PostgreSQL is; see orders.sql for what must be in it
+    DATABASE_URL    where PostgreSQL is; see orders.sql and mailer.sql for what must
+                    be in it
 
 Every statement is a transaction of its own: a lease is kept in the database and
 known by its token, so nothing lives in the connection.
@@ -20,7 +21,6 @@ If it dies before 4, the lease runs out and the events are handed out again: a
 mail can go out twice.  It has the event's id as its own, the same each time.
 """
 
-import json
 import logging
 import os
 import signal
@@ -41,24 +41,24 @@ def send(message_id, to, text):
     log.info("sent %s to %s: %s", message_id, to, text)
 
 
-def handle(cursor, event_id, order, what, payload):
+def handle(cursor, event_id, account, what, payload):
     """Does what an event asks for."""
-    cursor.execute("SELECT email FROM orders WHERE id = %s", (order,))
+    cursor.execute("SELECT email FROM customers WHERE account = %s", (account,))
     row = cursor.fetchone()
     if row is None:
-        raise ValueError(f"there is no order {order}")
-    send(event_id, row[0], f"order {order} is {what} {json.dumps(payload)}")
+        raise ValueError(f"there is no customer {account}")
+    send(event_id, row[0], f"order {payload['order']} is {what}")
 
 
 def handle_batch(cursor, events):
     """Handles the events of one lease, in their order."""
     token = events[0][0]
     withdrawn = set()
-    for _, event_id, order, what, payload, attempt in events:
+    for _, event_id, account, what, payload, attempt in events:
         if event_id in withdrawn:
             continue  # waits behind one that has failed
         try:
-            handle(cursor, event_id, order, what, payload)
+            handle(cursor, event_id, account, what, payload)
         except ValueError as error:
             cursor.execute(
                 "SELECT action, withdrawn::text[] FROM outbox_nack(%s, %s, %s)",

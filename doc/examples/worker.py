@@ -6,11 +6,12 @@ Start as many of these as you like, and kill them whenever you like.
 Settings, from the environment:
 
     DATABASE_URL    where PostgreSQL is; see schema.sql for what must be in it
-    AMQP_URL        where RabbitMQ is
+    AMQP_URL        where RabbitMQ is; see broker.py
 
-RabbitMQ delivers a message again whenever it has seen no acknowledgement:
-because a worker died, a connection broke, or the producer sent it twice.  So
-the worker keeps to one order:
+A message is {"account": ..., "amount": ...}; its id is that of the event in the
+outbox, which idemq-relay published.  The relay may publish an event twice, and
+RabbitMQ delivers a message again whenever it has seen no acknowledgement: because
+a worker died, or a connection broke.  So the worker keeps to one order:
 
     1. BEGIN, and SELECT idem_claim(message id)
     2. if the answer is true: change what there is to change

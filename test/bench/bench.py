@@ -9,6 +9,7 @@ import time
 import cluster
 import more
 import outbox
+import relay
 import report
 import workloads
 from cluster import say
@@ -62,7 +63,7 @@ def facts(c, args):
 
 def main():
     args = arguments()
-    classes = workloads.ROWS + outbox.ROWS + (more.ROWS + outbox.FULL_ROWS if args.full else [])
+    classes = workloads.ROWS + outbox.ROWS + relay.ROWS + (more.ROWS + outbox.FULL_ROWS if args.full else [])
     if args.scale:
         classes = classes + [more.Scale]
     if args.rows:
@@ -76,6 +77,10 @@ def main():
     if args.check_usage:
         return 0
 
+    for row in classes:
+        if relay.missing(row):
+            say("left out: %s (%s)" % (row.name, relay.missing(row)))
+    classes = [row for row in classes if not relay.missing(row)]
     sizes = workloads.Sizes(args.quick, args.full)
     sizes.scale = args.scale
     sizes.rounds = args.rounds

@@ -30,6 +30,9 @@ class Sizes:
         self.consumed = 10000 if quick else 200000
         self.waiting = 100000 if quick else 10000000
         self.wake_seconds = 1 if quick else 8
+        self.relayed = 2000 if quick else 50000
+        self.produced = 20000 if quick else 200000
+        self.relayed_one = 200 if quick else 3000   # of one key, so one after the other
         self.bodies = 8 if quick else 96
         self.steady_seconds = 20 if quick else 1800
 
