@@ -233,11 +233,11 @@ add_destinations(void)
 		}
 }
 
-/* Ends the program's output; a full disk must not pass for success. */
+/* Ends the program's output; a full disk must not pass for success, but a reader that has seen enough is none. */
 static int
 finish(int code)
 {
-	if (fflush(stdout) != 0 && code == EXIT_DONE)
+	if (fflush(stdout) != 0 && errno != EPIPE && code == EXIT_DONE)
 	{
 		log_line(LOG_LEVEL_ERROR, "stdout cannot be written", "reason", strerror(errno), NULL);
 		code = EXIT_FAILED;
