@@ -168,6 +168,15 @@ breaker_batch_done(void)
 }
 
 /* See breaker.h. */
+int64_t
+breaker_wait(void)
+{
+	int64_t		now = clock_now();
+
+	return state == BREAKER_OPEN && try_at > now ? try_at - now : 0;
+}
+
+/* See breaker.h. */
 int
 breaker_pace(void)
 {

@@ -32,6 +32,9 @@ extern void breaker_delivered(void);
 /* A batch has ended, in which there were such. */
 extern void breaker_batch_done(void);
 
+/* While it is open: how long until the destination is tried again. */
+extern int64_t breaker_wait(void);
+
 /* As many events may be fetched at a time, and sent. */
 extern int	breaker_pace(void);
 

@@ -8,7 +8,8 @@
 #ifndef CHECK_H
 #define CHECK_H
 
-#include "relay.h"
+#include "destination.h"
+#include "task.h"
 
 /* Returns an exit code; signal_fd can be read when it is to end. */
 extern int	check_run(const RelayOptions *options, Destination *destination, int signal_fd);

@@ -506,6 +506,7 @@ take_status(Transfer *transfer, long status)
 	{
 		int64_t		most = RETRY_AFTER_MOST / SECONDS(1);
 
+		message->answered = status >= 500 && !(status == 503 && retry_after > 0);
 		publisher_done(message, OUTCOME_TROUBLE, why, SECONDS(retry_after < most ? retry_after : most));
 	}
 	else
@@ -518,6 +519,7 @@ take_ended(Transfer *transfer, CURLcode code)
 {
 	Message    *message = transfer->message;
 	long		status = 0;
+	long		sent = 0;
 	char	   *why;
 
 	curl_multi_remove_handle(multi, transfer->easy);
@@ -530,6 +532,10 @@ take_ended(Transfer *transfer, CURLcode code)
 		return;
 	}
 	why = curl_why(transfer->easy, code, transfer->error);
+
+	/* if the request was on its way, it may be what the receiver hung, or fell over */
+	curl_easy_getinfo(transfer->easy, CURLINFO_REQUEST_SIZE, &sent);
+	message->answered = sent > 0;
 	give_transfer(transfer);
 	publisher_done(message, code == CURLE_URL_MALFORMAT ? OUTCOME_REJECTED : OUTCOME_TROUBLE, why, 0);
 }

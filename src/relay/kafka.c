@@ -249,9 +249,9 @@ await_reports(void)
 static void
 destroy_producer(void)
 {
-	dropping = true;
 	if (rd_kafka_outq_len(producer) > 0)
 	{
+		dropping = true;
 		rd_kafka_purge(producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
 		await_reports();
 	}

@@ -62,6 +62,7 @@ typedef struct Message
 	Outcome		outcome;
 	char	   *why;			/* malloc'd, for all but DELIVERED and RETURNED */
 	int64_t		retry_after;	/* microseconds that the destination asked for, or 0 */
+	bool		answered;		/* TROUBLE: it came to this message, which may be what is wrong */
 
 	/* of the publisher while it has the message, and of the destination */
 	struct Message *next;

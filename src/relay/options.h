@@ -3,7 +3,7 @@
 #define OPTIONS_H
 
 #include "log.h"
-#include "relay.h"
+#include "task.h"
 
 /* Adds their tables. */
 extern void options_add(void);

@@ -559,6 +559,7 @@ publisher_send(Message *message)
 	message->outcome = OUTCOME_NONE;
 	message->why = NULL;
 	message->retry_after = 0;
+	message->answered = false;
 	message->prev = NULL;
 	pthread_mutex_lock(&shared.lock);
 	if (shared.undelivered > 0 && destination->pipelines_keys)

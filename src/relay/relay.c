@@ -39,6 +39,7 @@
 #include "metrics.h"
 #include "publisher.h"
 #include "settle.h"
+#include "suspect.h"
 
 #define WAIT_TIMEOUT		SECONDS(60)
 
@@ -129,13 +130,14 @@ hear_delivered(void)
 }
 
 /* The destination takes nothing: nothing more is sent. */
-static void
+static int64_t
 hear_trouble(const char *why, int64_t retry_after)
 {
 	if (trouble_by == 0)
 		trouble_by = clock_now() + options->timeout;
 	breaker_trouble(why, retry_after);
 	settle_give_back_all();
+	return breaker_wait();
 }
 
 /* A batch has ended, so a shard is free. */
@@ -196,7 +198,12 @@ hear_fetched(FetchResult result, const DbAnswer *answer, Batch *batch)
 				fetch_not_before = fetched_at +
 					MILLISECONDS(1) * (1 << (disappointments < 10 ? disappointments : 10));
 			if (options->mode == RELAY_ONCE && batch_count() == 0)
-				last_round = true;
+			{
+				/* what was set aside for a while is still there */
+				last_round = breaker_state() == BREAKER_CLOSED || !suspect_is_last();
+				want_fetch = !last_round;
+				fetch_not_before = fetched_at + MILLISECONDS(100);
+			}
 			break;
 		case FETCH_LOST:
 			wait = MILLISECONDS(100) << (failures < 6 ? failures : 6);

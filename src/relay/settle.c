@@ -26,6 +26,7 @@
 #include "flow.h"
 #include "log.h"
 #include "metrics.h"
+#include "suspect.h"
 #include "text.h"
 
 /* Of the destination's words, so many bytes are kept. */
@@ -517,11 +518,22 @@ ask_part_release(Batch *batch)
 	db_ask(db, command);
 }
 
+/* Give one back for so long, with the later ones of its key. */
+static void
+defer_for(Event *event, int64_t wait)
+{
+	Batch	   *batch = event->batch;
+
+	if (batch->deferred_for < wait)
+		batch->deferred_for = wait;
+	event_set(event, EVENT_DEFERRED);
+	event_hold_later(event);
+}
+
 /* One is not taken now. */
 static void
 defer(Event *event)
 {
-	Batch	   *batch = event->batch;
 	int64_t		wait = event->message.retry_after;
 
 	if (wait <= 0)
@@ -531,10 +543,25 @@ defer(Event *event)
 		wait = SECONDS(1) << (times < 0 ? 0 : times < 20 ? times : 20);
 		wait = clock_jitter(wait < backoff_most ? wait : backoff_most);
 	}
-	if (batch->deferred_for < wait)
-		batch->deferred_for = wait;
-	event_set(event, EVENT_DEFERRED);
-	event_hold_later(event);
+	defer_for(event, wait);
+}
+
+/* The destination is in trouble, as far as that can be told from one event. */
+static void
+take_trouble(Event *event)
+{
+	const Message *message = &event->message;
+	int64_t		wait;
+
+	if (message->answered && suspect_failed(message, &wait))
+		ask_nack(event);
+	else if (message->answered)
+		defer_for(event, watch->trouble(message->why, message->retry_after) + wait);
+	else
+	{
+		event_set(event, EVENT_LEFT);
+		watch->trouble(message->why, message->retry_after);
+	}
 }
 
 /* It was not delivered, and is nothing to worry about. */
@@ -568,6 +595,7 @@ take_event(Event *event, bool was_alone)
 	{
 		case OUTCOME_DELIVERED:
 			event_set(event, EVENT_DELIVERED);
+			suspect_delivered(&event->message);
 			if (!pipelines)
 				event_let_go(event);
 			watch->delivered();
@@ -585,10 +613,7 @@ take_event(Event *event, bool was_alone)
 			 * destination
 			 */
 			if (!flow_is_aborting())
-			{
-				event_set(event, EVENT_LEFT);
-				watch->trouble(event->message.why, event->message.retry_after);
-			}
+				take_trouble(event);
 			else
 				put_back(event, EVENT_READY);
 			break;

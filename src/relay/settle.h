@@ -15,7 +15,8 @@
 typedef struct SettleWatch
 {
 	void		(*delivered) (void);
-	void		(*trouble) (const char *why, int64_t retry_after);
+	int64_t		(*trouble) (const char *why, int64_t retry_after);	/* returns how long it
+																	 * is left alone */
 	void		(*ended) (bool delivered);	/* a batch; whether it had an
 											 * event that was */
 	void		(*refused) (const DbAnswer *answer);	/* the database will not

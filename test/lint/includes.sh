@@ -1,14 +1,17 @@
 #!/bin/sh
 # Calls go down, never up, and sideways only where doc/design.md says so: the
-# includes of src are held against its table of rooms (layer | room | may
-# include).  idemq.h, the shared vocabulary, is open to all;
-# idemq.c is the room main.
+# includes of src, and those of src/relay, are held against its tables of rooms
+# (layer | room | may include).  idemq.h, the shared vocabulary of the
+# server's side, is open to all there; idemq.c is its room main.
 . "$(dirname "$0")/lint.inc"
 
-files=$(ls src/*.c src/*.h 2>/dev/null) || exit 0
+# check_includes FOLDER MARK: the table stands between <!-- MARK --> and <!-- /MARK -->
+check_includes()
+{
+	files=$(ls "$1"/*.c "$1"/*.h 2>/dev/null) || return 0
 
-# shellcheck disable=SC2086,SC2016
-found=$(awk '
+	# shellcheck disable=SC2086,SC2016
+	awk '
 	function clean(s) { gsub(/[`,]/, " ", s); gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
 	# a file is known by its full name, else without .c or .h, else as a part
 	# of the room whose name it goes on with (claim_sql.c of claim)
@@ -26,8 +29,8 @@ found=$(awk '
 		return r
 	}
 	FILENAME == "doc/design.md" {
-		if (/<!-- *rooms *-->/) { inside = 1; seen = 1 }
-		if (/<!-- *\/rooms *-->/) inside = 0
+		if ($0 ~ "<!-- *" mark " *-->") { inside = 1; seen = 1 }
+		if ($0 ~ "<!-- */" mark " *-->") inside = 0
 		if (!inside || !/^\|/ || /^\|[-: |]+$/)
 			next
 		n = split($0, col, "|")
@@ -46,24 +49,34 @@ found=$(awk '
 		next
 	}
 	FNR == 1 {
-		if (!seen) { print "doc/design.md: no table between <!-- rooms --> and <!-- /rooms -->"; exit }
+		if (!seen) { print "doc/design.md: no table between <!-- " mark " --> and <!-- /" mark " -->"; exit }
 		me = room(FILENAME)
 		if (!(me in layer)) print FILENAME ": the table has no room " me
+		there[me] = 1
 	}
 	/^[ \t]*#[ \t]*include[ \t]*"/ {
 		split($0, part, "\"")
-		own = "src/" part[2]
+		own = folder "/" part[2]
 		if (index(files, " " own " ") == 0)
 			next
 		you = room(part[2])
 		if (you == me || part[2] == "idemq.h" || !(me in layer) || !(you in layer))
 			next
-		if (layer[you] + 0 < layer[me] + 0)
-			next
 		plain = you
 		sub(/\.h$/, "", plain)
+		if (layer[you] + 0 < layer[me] + 0)
+			next
 		if (layer[you] == layer[me] && (me, plain) in may)
 			next
 		printf "%s:%d: %s (layer %s) includes %s (layer %s)\n", FILENAME, FNR, me, layer[me], you, layer[you]
-	}' files=" $(echo $files) " doc/design.md $files 2>&1)
-finish "$found" "includes go down a layer, or sideways where the table in doc/design.md allows it"
+	}
+	END {
+		if (!seen)
+			exit
+		for (r in layer)
+			if (!(r in there)) print "doc/design.md: the room " r " is not in " folder
+	}' mark="$2" folder="$1" files=" $(echo $files) " doc/design.md $files 2>&1
+}
+
+found=$(check_includes src rooms; check_includes src/relay "relay rooms")
+finish "$found" "includes go down a layer, or sideways where the tables in doc/design.md allow it"
