@@ -188,7 +188,7 @@ unknown(const char *source, const char *name, const char *prefix)
 	char	   *why;
 
 	if (meant == NULL)
-		return format("%s: there is no such setting; see idemq-relay --help", source);
+		return format("%s: there is no such setting; see idemq-relay --help, and --version for what is built in", source);
 	as_written = format("%s%s", prefix, meant);
 	if (strcmp(prefix, ENVIRONMENT_PREFIX) == 0)
 		for (char *c = as_written; *c; c++)

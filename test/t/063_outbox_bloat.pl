@@ -93,6 +93,7 @@ sub delivered
 
 # an old snapshot, and an xid
 my $old = session($node);
+$old->set_query_timer_restart;    # its patience is for a query, not for the whole run
 $old->query(q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class; SELECT pg_current_xact_id()});
 
 my $begun = time;
