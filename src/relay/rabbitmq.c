@@ -40,8 +40,6 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <amqp.h>
-
 #include "clock.h"
 #include "log.h"
 #include "publisher.h"

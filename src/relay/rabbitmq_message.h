@@ -2,9 +2,8 @@
 #ifndef RABBITMQ_MESSAGE_H
 #define RABBITMQ_MESSAGE_H
 
-#include <amqp.h>
-
 #include "message.h"
+#include "rabbitmq_library.h"
 #include "template.h"
 
 typedef struct RabbitmqMessage

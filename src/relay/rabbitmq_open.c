@@ -21,8 +21,6 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <amqp_ssl_socket.h>
-#include <amqp_tcp_socket.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 

@@ -2,9 +2,8 @@
 #ifndef RABBITMQ_OPEN_H
 #define RABBITMQ_OPEN_H
 
-#include <amqp.h>
-
 #include "destination.h"
+#include "rabbitmq_library.h"
 
 #define RABBITMQ_CHANNEL 1
 

@@ -17,9 +17,13 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#if __has_include(<rabbitmq-c/amqp.h>)
+#include <rabbitmq-c/amqp.h>
+#include <rabbitmq-c/tcp_socket.h>
+#else
 #include <amqp.h>
-#include <amqp_framing.h>
 #include <amqp_tcp_socket.h>
+#endif
 
 #include "events.h"
 

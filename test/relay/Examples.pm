@@ -23,7 +23,7 @@ sub run_sql
 {
 	my ($node, $db, $file) = @_;
 
-	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	$node->safe_psql('postgres', "CREATE DATABASE $db TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'");
 	$node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $db, '-f', examples_dir() . "/$file" ], $file);
 	return;
 }

@@ -354,7 +354,7 @@ sub relay_database
 	my ($node, $db, $consumer, $settings) = @_;
 
 	$settings = $settings ? ", $settings" : '';
-	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	$node->safe_psql('postgres', "CREATE DATABASE $db TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'");
 	$node->safe_psql($db, qq{
 CREATE EXTENSION idemq;
 SELECT outbox_subscribe('$consumer'$settings);
