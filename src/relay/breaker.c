@@ -6,8 +6,11 @@
  * Trouble opens it.  When the back-off is over, the destination is connected to; then
  * one event is tried, and the first that is delivered closes it.  Batches then grow
  * from one event to their size, each twice the one before, so that a destination
- * that has just come up is not overrun, and the back-off begins anew only when they
- * have their size: one that goes down again at once is left alone longer and longer.
+ * that has just come up is not overrun.  The back-off grows while it is of no use, and begins
+ * anew when the breaker has been closed for longer than it, or some tens of events were
+ * delivered: one that goes down again at once is left alone longer and longer, one that
+ * stumbles now and then is not.  When the destination says itself how long it wants to be left
+ * alone, that is how long.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,6 +26,9 @@
 
 #define SHORTEST_BACKOFF	SECONDS(1)
 
+/* It is well when so many were delivered. */
+#define DELIVERED_IS_WELL	32
+
 /* Nobody means that. */
 #define LONGEST_RETRY_AFTER SECONDS(24 * 3600)
 
@@ -30,6 +36,8 @@ static BreakerState state;
 static int	full;
 static int64_t backoff_most;
 static int64_t backoff;
+static int64_t closed_at;
+static int	delivered;			/* since then */
 static int	pace;
 static int64_t try_at;
 static int64_t since;
@@ -85,12 +93,17 @@ open_breaker(const char *why, int64_t retry_after)
 	int64_t		wait;
 	char	   *shown;
 
-	backoff = backoff == 0 ? SHORTEST_BACKOFF : backoff * 2;
-	if (backoff > backoff_most)
-		backoff = backoff_most;
-	wait = clock_jitter(backoff);
-	if (wait < retry_after)
+	if (state == BREAKER_CLOSED && now - closed_at > backoff)
+		backoff = 0;
+	if (retry_after > 0)
 		wait = retry_after;
+	else
+	{
+		backoff = backoff == 0 ? SHORTEST_BACKOFF : backoff * 2;
+		if (backoff > backoff_most)
+			backoff = backoff_most;
+		wait = clock_jitter(backoff);
+	}
 	try_at = now + wait;
 	if (since == 0)
 		since = now;
@@ -144,6 +157,8 @@ close_breaker(void)
 	why_open = NULL;
 	announced = false;
 	since = 0;
+	closed_at = clock_now();
+	delivered = 0;
 	set_state(BREAKER_CLOSED);
 	metrics_health(HEALTH_DESTINATION, NULL);
 }
@@ -154,17 +169,16 @@ breaker_delivered(void)
 {
 	if (state == BREAKER_HALF_OPEN)
 		close_breaker();
+	if (state == BREAKER_CLOSED && backoff > 0 && ++delivered >= DELIVERED_IS_WELL)
+		backoff = 0;
 }
 
 /* See breaker.h. */
 void
 breaker_batch_done(void)
 {
-	if (state != BREAKER_CLOSED || pace >= full)
-		return;
-	pace = pace * 2 < full ? pace * 2 : full;
-	if (pace == full)
-		backoff = 0;
+	if (state == BREAKER_CLOSED && pace < full)
+		pace = pace * 2 < full ? pace * 2 : full;
 }
 
 /* See breaker.h. */

@@ -611,8 +611,12 @@ db_turn(Db *db, short revents)
 			read_answer(db, revents);
 			if (db->current != NULL && now - db->heard_at >= db->current->patience &&
 				db->conn != NULL)
+			{
+				/* what it is busy with would keep it from others */
+				db_cancel(db);
 				lose(db, format("the server has not answered for %d seconds",
 								(int) ((now - db->heard_at) / 1000000)));
+			}
 			send_next(db);
 			break;
 		case STATE_REFUSED:

@@ -10,6 +10,12 @@
  * Events are not sent before the answer is complete: only then is the lease
  * committed.
  *
+ * There are events that the server cannot send: as text, JSON of 200 MB, or of 100 kB
+ * with numbers such as 1e131071, is longer than the 1 GB that it can hold.  The fetch fails, so
+ * nothing is leased, and nothing is counted.  Such a fetch is made again for one event, and if that
+ * fails too, once without what is in the event, unless it is too small to be the one: another
+ * relay may have been given that.  The event is then rejected for the reason that the server gave.
+ *
  *-------------------------------------------------------------------------
  */
 #include "fetch.h"
@@ -33,6 +39,17 @@
 	" pg_catalog.jsonb_typeof(f.headers) <> 'object', f.cause, f.attempt, f.deliveries, f.created_at" \
 	" FROM @.outbox_fetch($1, $2::int, $3::interval) AS f"
 
+/* The same, without the contents of an event that may be too large, and whether it is one. */
+#define CAREFUL_SQL \
+	"SELECT f.token, f.id, f.seq, f.aggregatetype, f.aggregateid, f.type," \
+	" CASE WHEN s.small THEN f.payload END, CASE WHEN s.small THEN f.body END," \
+	" CASE WHEN s.small AND pg_catalog.jsonb_typeof(f.headers) = 'object' THEN ARRAY(SELECT u.u" \
+	" FROM pg_catalog.jsonb_each_text(f.headers) AS e(k, v), unnest(ARRAY[e.k, e.v]) AS u(u)) END," \
+	" pg_catalog.jsonb_typeof(f.headers) <> 'object', f.cause, f.attempt, f.deliveries, f.created_at, NOT s.small" \
+	" FROM @.outbox_fetch($1, $2::int, $3::interval) AS f, LATERAL (SELECT" \
+	" coalesce(pg_catalog.pg_column_size(f.payload #> '{}'), 0) + coalesce(pg_catalog.octet_length(f.body), 0) +" \
+	" coalesce(pg_catalog.pg_column_size(f.headers #> '{}'), 0) < 65536 AS small OFFSET 0) AS s"
+
 enum
 {
 	COLUMN_TOKEN,
@@ -48,7 +65,8 @@ enum
 	COLUMN_CAUSE,
 	COLUMN_ATTEMPT,
 	COLUMN_DELIVERIES,
-	COLUMN_CREATED_AT
+	COLUMN_CREATED_AT,
+	COLUMN_LEFT_OUT				/* of CAREFUL_SQL */
 };
 
 /* From 1970 to 2000. */
@@ -64,6 +82,10 @@ static Batch *batch;			/* that is coming in */
 static int64_t bytes;			/* of its events, dropped ones too */
 static int	enough = INT32_MAX; /* more were too much the last time */
 static int64_t typical;			/* size of an event */
+static int	asked_for;
+static bool careful;			/* ask without contents */
+static char *unsendable;		/* why */
+static int64_t searching_since;
 
 /* See fetch.h. */
 void
@@ -185,6 +207,13 @@ put_id(char *to, const char *id)
 	*to = '\0';
 }
 
+/* Were its contents left out? */
+static bool
+is_left_out(const PGresult *row)
+{
+	return PQnfields(row) > COLUMN_LEFT_OUT && PQgetvalue(row, 0, COLUMN_LEFT_OUT)[0];
+}
+
 /* What an event will take; all that is copied, and then some. */
 static size_t
 size_of(const PGresult *row)
@@ -193,6 +222,8 @@ size_of(const PGresult *row)
 
 	for (int column = COLUMN_AGGREGATETYPE; column <= COLUMN_CAUSE; column++)
 		size += PQgetlength(row, 0, column) + 1;
+	if (is_left_out(row))
+		size += strlen(unsendable) + 1;
 	return size + sizeof(Header) * (count_elements(row, COLUMN_HEADERS) / 2);
 }
 
@@ -227,7 +258,9 @@ make_event(const PGresult *row, size_t size)
 		message->length = PQgetlength(row, 0, COLUMN_BODY);
 		message->data = put_text(&to, PQgetvalue(row, 0, COLUMN_BODY), message->length);
 	}
-	if (!PQgetisnull(row, 0, COLUMN_HEADERS_UNFIT) && PQgetvalue(row, 0, COLUMN_HEADERS_UNFIT)[0])
+	if (is_left_out(row))
+		event->unfit = put_text(&to, unsendable, strlen(unsendable));
+	else if (!PQgetisnull(row, 0, COLUMN_HEADERS_UNFIT) && PQgetvalue(row, 0, COLUMN_HEADERS_UNFIT)[0])
 		event->unfit = "its headers are no JSON object";
 	else if (!PQgetisnull(row, 0, COLUMN_HEADERS))
 		put_headers(&to, event, headers, row);
@@ -275,16 +308,57 @@ adapt(int64_t took)
 		enough = enough > INT32_MAX / 2 ? INT32_MAX : enough * 2;
 }
 
+/* Is there an event that the server cannot send? */
+static bool
+is_unsendable(const DbAnswer *answer)
+{
+	return answer->fate != DB_DONE &&
+		(strncmp(answer->sqlstate, "54", 2) == 0 ||
+		 (strcmp(answer->sqlstate, "XX000") == 0 &&
+		  strstr(answer->message, "invalid memory alloc request size") != NULL));
+}
+
+/* Look for it, by fetching less. */
+static void
+search(const DbAnswer *answer)
+{
+	int64_t		now = clock_now();
+
+	/* one line, however many steps that takes */
+	if (searching_since == 0 || now - searching_since > SECONDS(60))
+	{
+		log_line(LOG_LEVEL_WARNING, "there is an event that the database cannot send, looking for it",
+				 "reason", answer->message, "sqlstate", answer->sqlstate, NULL);
+		searching_since = now;
+	}
+	enough = 1;
+	careful = asked_for == 1;
+	if (careful)
+	{
+		free(unsendable);
+		unsendable = format("the database cannot send it: %s", answer->message);
+	}
+}
+
 /* All rows have come. */
 static void
 take_end(DbCommand *command, const DbAnswer *answer)
 {
 	Batch	   *got = batch;
+	bool		again = !careful && is_unsendable(answer);
+	DbAnswer	told = *answer;
 
 	asked = false;
+	careful = false;
 	if (got != NULL)
 		adapt(clock_now() - command->sent_at);
 	batch = NULL;
+	if (again)
+	{
+		search(answer);
+		told.fate = DB_LOST;
+		told.sqlstate = "";		/* nothing more to be said of it */
+	}
 	if (answer->fate == DB_DONE && got == NULL)
 	{
 		fetch_done(FETCH_NOTHING, answer, NULL);
@@ -303,8 +377,8 @@ take_end(DbCommand *command, const DbAnswer *answer)
 	}
 	if (got != NULL)
 		settle_begin(got, command->sent_at);
-	fetch_done(answer->fate == DB_DONE ? FETCH_GOT : answer->fate == DB_LOST ? FETCH_LOST : FETCH_REFUSED,
-			   answer, got);
+	fetch_done(told.fate == DB_DONE ? FETCH_GOT : told.fate == DB_LOST ? FETCH_LOST : FETCH_REFUSED,
+			   &told, got);
 }
 
 /* See fetch.h. */
@@ -340,10 +414,13 @@ fetch_ask(Db *db, int most)
 		most = fit / typical;
 	if (most > enough)
 		most = enough;
-	if (most < 1)
+	if (most < 1 || careful)
 		most = 1;
 	asked = true;
+	asked_for = most;
 	command = fetch_command(most, take_row, take_end);
+	if (careful)
+		command->sql = CAREFUL_SQL;
 	metrics_add(METRIC_FETCHES, 1);
 	db_ask(db, command);
 }

@@ -15,7 +15,8 @@ typedef enum FetchResult
 {
 	FETCH_GOT,					/* the batch is there, and begins */
 	FETCH_NOTHING,
-	FETCH_LOST,					/* there may be a lease that nobody knows */
+	FETCH_LOST,					/* to be asked again; there may be a lease that
+								 * nobody knows */
 	FETCH_REFUSED
 } FetchResult;
 

@@ -135,6 +135,8 @@ send(Event *event)
 		publisher_send(&event->message);
 	else
 	{
+		/* the later ones of its key must not overtake it before that is told */
+		event_hold_later(event);
 		event->message.outcome = OUTCOME_REJECTED;
 		event->message.why = format("%s", event->unfit);
 		put_behind(&unfit, event, unfit.last);
@@ -185,6 +187,13 @@ flow_take(bool *was_alone)
 	event->batch->nout--;
 	nout--;
 	return event;
+}
+
+/* See flow.h. */
+bool
+flow_has_unfit(void)
+{
+	return unfit.first != NULL;
 }
 
 /* See flow.h. */

@@ -26,6 +26,9 @@ extern void flow_send(int window);
 /* The next that has come back, or NULL. */
 extern Event *flow_take(bool *was_alone);
 
+/* Is there one that the publisher does not tell of? */
+extern bool flow_has_unfit(void);
+
 /* Everything comes back from the publisher, soon; until then nothing is sent. */
 extern void flow_abort(void);
 extern bool flow_is_aborting(void);

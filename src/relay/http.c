@@ -5,9 +5,11 @@
  *
  * The promise: an event is delivered when its POST was answered by 2xx, to the end of the answer.
  *
- * 401, 407, 408, 425, 429, 5xx, and no answer are the destination's trouble, with
+ * 3xx, 401, 407, 408, 425, 429, 5xx, and no answer are the destination's trouble, with
  * the wait that Retry-After asks for; other answers reject the event.  Redirects are not
  * followed: the receiver's address is a setting, and a signed event goes nowhere else.
+ *
+ * libcurl sends nothing whose head is larger than 1 MB, and does not say so: such an event is rejected before.
  *
  * libcurl's multi interface does the transfers, all within wait(), each in an easy handle that is used again.
  * A transfer that is taken out closes its connection, without what the kernel has not sent yet
@@ -40,6 +42,9 @@
 #define ANSWER_MOST (256 * 1024)
 
 #define RETRY_AFTER_MOST SECONDS(24 * 3600)
+
+/* Bytes of the URL and the headers of a request; libcurl's limit of 1 MB also counts what it adds. */
+#define HEAD_MOST 900000
 
 /* One request. */
 typedef struct Transfer
@@ -101,6 +106,7 @@ static Setting settings[] = {
 };
 
 static Template *url;
+static int	dot_segments;		/* that url has by itself */
 static char *base;				/* scheme, host and port, for a first connection */
 static char *user;
 static char *password;
@@ -143,6 +149,23 @@ url_part(CURLU *parsed, CURLUPart part, unsigned int flags)
 	return copy;
 }
 
+/* How many segments of its path are . or .., by which a receiver finds its way to another path? */
+static int
+count_dot_segments(const char *to)
+{
+	const char *s = strstr(to, "://") != NULL ? strstr(to, "://") + 3 : to;
+	int			count = 0;
+
+	for (s += strcspn(s, "/?#"); *s == '/';)
+	{
+		size_t		length = strcspn(++s, "/?#");
+
+		count += (length == 1 && s[0] == '.') || (length == 2 && s[0] == '.' && s[1] == '.');
+		s += length;
+	}
+	return count;
+}
+
 /* Takes --to apart: what comes before the path is the same for all events. */
 static char *
 configure_url(const char *to)
@@ -183,6 +206,7 @@ configure_url(const char *to)
 	base[strlen(base) - (base[strlen(base) - 1] == '/')] = '\0';
 	description = format("%s", base);
 	rest = format("%s%s%s", base, path[0] == '/' ? "" : "/", path);
+	dot_segments = count_dot_segments(rest);
 	url = template_parse(rest, &why);
 	if (url == NULL)
 	{
@@ -220,13 +244,34 @@ http_configure(const char *to)
 	return why;
 }
 
+/* The URL and the headers for an event.  NULL, or why it cannot be sent; malloc'd. */
+static char *
+make_head(const Message *message, char **to, struct curl_slist **headers)
+{
+	char	   *why = http_request_headers(message, headers);
+	size_t		size;
+
+	*to = template_fill(url, message, true);
+	if (why != NULL)
+		return why;
+	if (count_dot_segments(*to) > dot_segments)
+		return format("by its fields a part of the path in --to would be . or .., which leads to another path");
+	size = strlen(*to);
+	for (const struct curl_slist *header = *headers; header != NULL; header = header->next)
+		size += strlen(header->data) + strlen("\r\n");
+	if (size > HEAD_MOST)
+		return format("its URL and headers have %zu bytes, but a request has room for %d: put large data into the payload",
+					  size, HEAD_MOST);
+	return NULL;
+}
+
 /* See destination.h. */
 static char *
 http_show(const Message *message)
 {
 	struct curl_slist *headers;
-	char	   *to = template_fill(url, message, true);
-	char	   *why = http_request_headers(message, &headers);
+	char	   *to;
+	char	   *why = make_head(message, &to, &headers);
 	Text		line = {0};
 
 	text_add(&line, "id=%s url=", message->id);
@@ -453,13 +498,15 @@ static void
 http_send(Message *message)
 {
 	struct curl_slist *headers;
-	char	   *why = http_request_headers(message, &headers);
-	Transfer   *transfer;
 	char	   *to;
+	char	   *why = make_head(message, &to, &headers);
+	Transfer   *transfer;
+	CURLcode	code;
 
 	if (why != NULL)
 	{
 		curl_slist_free_all(headers);
+		free(to);
 		publisher_done(message, OUTCOME_REJECTED, why, 0);
 		return;
 	}
@@ -467,9 +514,14 @@ http_send(Message *message)
 	transfer->message = message;
 	transfer->headers = headers;
 	message->private = transfer;
-	to = template_fill(url, message, true);
-	curl_easy_setopt(transfer->easy, CURLOPT_URL, to);
+	code = curl_easy_setopt(transfer->easy, CURLOPT_URL, to);
 	free(to);
+	if (code != CURLE_OK)
+	{
+		give_transfer(transfer);
+		publisher_done(message, OUTCOME_REJECTED, format("libcurl does not take its URL: %s", curl_easy_strerror(code)), 0);
+		return;
+	}
 	curl_easy_setopt(transfer->easy, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(transfer->easy, CURLOPT_POSTFIELDS, message->data != NULL ? message->data : "");
 	curl_easy_setopt(transfer->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) (message->data != NULL ? message->length : 0));
@@ -502,15 +554,27 @@ take_status(Transfer *transfer, long status)
 	curl_easy_getinfo(transfer->easy, CURLINFO_RETRY_AFTER, &retry_after);
 	give_transfer(transfer);
 
-	if (status >= 500 || status == 401 || status == 407 || status == 408 || status == 425 || status == 429)
+	if (status / 100 == 3 || status >= 500 || status == 401 || status == 407 || status == 408 || status == 425 || status == 429)
 	{
 		int64_t		most = RETRY_AFTER_MOST / SECONDS(1);
 
-		message->answered = status >= 500 && !(status == 503 && retry_after > 0);
+		/* a redirect may be for this event, or for all, as to a page that asks for a login */
+		message->answered = (status / 100 == 3 || status >= 500) && !(status == 503 && retry_after > 0);
 		publisher_done(message, OUTCOME_TROUBLE, why, SECONDS(retry_after < most ? retry_after : most));
 	}
 	else
 		publisher_done(message, OUTCOME_REJECTED, why, 0);
+}
+
+/* If nothing was sent: is it for what the request is, and would be again? */
+static bool
+is_fault_of_request(CURLcode code)
+{
+#if LIBCURL_VERSION_NUM >= 0x080600
+	if (code == CURLE_TOO_LARGE)
+		return true;
+#endif
+	return code == CURLE_OUT_OF_MEMORY || code == CURLE_BAD_FUNCTION_ARGUMENT || code == CURLE_URL_MALFORMAT;
 }
 
 /* A transfer has ended. */
@@ -537,7 +601,7 @@ take_ended(Transfer *transfer, CURLcode code)
 	curl_easy_getinfo(transfer->easy, CURLINFO_REQUEST_SIZE, &sent);
 	message->answered = sent > 0;
 	give_transfer(transfer);
-	publisher_done(message, code == CURLE_URL_MALFORMAT ? OUTCOME_REJECTED : OUTCOME_TROUBLE, why, 0);
+	publisher_done(message, sent == 0 && is_fault_of_request(code) ? OUTCOME_REJECTED : OUTCOME_TROUBLE, why, 0);
 }
 
 /* Gives up transfers whose lease is about to end.  *until: when to look again, if that is earlier. */

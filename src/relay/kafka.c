@@ -421,6 +421,24 @@ make_headers(const Message *message)
 	return headers;
 }
 
+/* What librdkafka counts of a message, but for a few bytes that Kafka adds. */
+static size_t
+size_of(const Message *message)
+{
+	rd_kafka_headers_t *headers = make_headers(message);
+	size_t		size = message->data != NULL ? message->length : 0;
+	const char *name;
+	const void *value;
+	size_t		length;
+
+	if (message->aggregateid != NULL)
+		size += strlen(message->aggregateid);
+	for (size_t i = 0; rd_kafka_header_get_all(headers, i, &name, &value, &length) == RD_KAFKA_RESP_ERR_NO_ERROR; i++)
+		size += strlen(name) + length;
+	rd_kafka_headers_destroy(headers);
+	return size;
+}
+
 /* Hands a message to librdkafka. */
 static rd_kafka_resp_err_t
 produce(Message *message, const char *name)
@@ -463,8 +481,8 @@ take_refusal(Message *message, const char *name, rd_kafka_resp_err_t error)
 			tell(message, OUTCOME_RETURNED, NULL);
 	}
 	else if (error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
-		tell(message, OUTCOME_REJECTED, format("it is too large with %zu bytes: see --kafka message.max.bytes, and the broker's",
-											   message->length));
+		tell(message, OUTCOME_REJECTED, format("it is too large with %zu bytes of value, key and headers: see --kafka message.max.bytes, "
+											   "and the broker's", size_of(message)));
 	else if (fault == KAFKA_FAULT_MESSAGE || (fault == KAFKA_FAULT_TOPIC && constant_topic == NULL))
 		tell(message, OUTCOME_REJECTED, kafka_failure_text(error, name));
 	else

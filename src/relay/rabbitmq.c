@@ -20,7 +20,8 @@
  * Failures.  A message that the broker does not like (it is too large, its exchange is
  * missing) closes the channel, and the broker does not say which it was; those before it may or may
  * not have been taken.  With one unconfirmed message it is known; else all go back to be sent one by
- * one.  What is wrong with the exchange of all messages is no message's fault.
+ * one.  What is wrong with the exchange of all messages is no message's fault.  A single one over which the
+ * broker closes the connection may be why; that is for the relay to find out (suspect.c).
  *
  * A broker short of memory or disk says that the connection is blocked, and stops reading.  It gets a
  * moment, since such alarms may be short, before it counts as trouble.
@@ -479,6 +480,17 @@ take_returned(const amqp_basic_properties_t *properties)
 	returning = NULL;
 }
 
+/* The broker gave up the connection: if one message alone was on its way, it may be what it fell over. */
+static void
+suspect_lone(void)
+{
+	if (count_sent() != 1)
+		return;
+	for (uint64_t tag = first_tag; tag < next_tag; tag++)
+		if (sent_of(tag)->message != NULL)
+			sent_of(tag)->message->answered = true;
+}
+
 /*
  * The broker closed the channel, or the connection, because of a message.  False: no message can be
  * sent like this.
@@ -537,6 +549,8 @@ take_connection_close(const amqp_connection_close_t *method, char **why)
 	amqp_send_method(connection, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &ok);
 	if (IS_FAULT_OF_MESSAGE(code))
 		take_refusal(code, *why);
+	else if (code != AMQP_CONNECTION_FORCED)
+		suspect_lone();
 }
 
 /* A frame of the broker. */

@@ -121,6 +121,20 @@ make_properties(RabbitmqMessage *made, const Message *message)
 	}
 }
 
+/* Which header RabbitMQ closes the channel for, malloc'd, or NULL: these are its own, and have to be lists. */
+static char *
+find_forbidden(const Message *message)
+{
+	for (int i = 0; i < message->nheaders; i++)
+	{
+		const char *name = message->headers[i].name;
+
+		if (strcmp(name, "CC") == 0 || strcmp(name, "BCC") == 0)
+			return format("its header \"%s\" is one that RabbitMQ keeps for lists of more routing keys: give it another name", name);
+	}
+	return NULL;
+}
+
 /* What is too long for AMQP, malloc'd, or NULL. */
 static char *
 find_too_long(const RabbitmqMessage *made, size_t frame_most)
@@ -154,6 +168,8 @@ char *
 rabbitmq_message_make(RabbitmqMessage *made, const Message *message, const Template *exchange,
 					  const Template *routing_key, size_t frame_most)
 {
+	char	   *why;
+
 	memset(made, 0, sizeof(*made));
 	made->exchange = template_fill(exchange, message, false);
 	made->routing_key = template_fill(routing_key, message, false);
@@ -164,7 +180,8 @@ rabbitmq_message_make(RabbitmqMessage *made, const Message *message, const Templ
 	{
 		message->length, (void *) message->data
 	};
-	return find_too_long(made, frame_most);
+	why = find_forbidden(message);
+	return why != NULL ? why : find_too_long(made, frame_most);
 }
 
 /* Frees what is in it. */

@@ -437,6 +437,17 @@ see_to_silence(int64_t now)
 		flow_abort();
 }
 
+/* --once has done what it could: that is nothing, if all that there was is set aside for a while. */
+static void
+end_round(void)
+{
+	bool		in_vain = metrics_get(METRIC_DELIVERED) == 0 && suspect_is_last();
+
+	if (in_vain)
+		log_line(LOG_LEVEL_ERROR, "nothing was delivered, what is there was set aside for a while", NULL);
+	end(in_vain ? EXIT_UNFINISHED : EXIT_DONE);
+}
+
 /* Is it time to end? */
 static void
 see_to_end(void)
@@ -459,7 +470,7 @@ see_to_end(void)
 		return;
 	}
 	if (last_round && idle)
-		end(EXIT_DONE);
+		end_round();
 	see_to_patience(now);
 }
 
@@ -558,6 +569,8 @@ next_turn(int64_t now)
 	next = sooner(next, fetch_not_before, now);
 	next = sooner(next, wait_not_before, now);
 	next = sooner(next, trouble_by, now);
+	if (flow_has_unfit())
+		next = now;
 	if (flow_out() > 0)
 		next = sooner(next, answered_at + 2 * options->timeout, now);
 	if (batch_count() > 0 && !waiting)

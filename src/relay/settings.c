@@ -55,9 +55,13 @@ static Given *given[NORIGINS];
 
 /* Keys whose values nobody should see, whatever pairs they are in. */
 static const char *const secret_keys[] = {
-	"*password*", "*passphrase*", "*secret*", "*api-key*", "*apikey*", "*-token", "*.pem", "*.jaas.config",
-	"sasl.oauthbearer.config", "authorization", "proxy-authorization", "cookie", NULL
+	"*password*", "*passphrase*", "*secret*", "*api-key*", "*apikey*", "*.pem", "*.jaas.config",
+	"sasl.oauthbearer.config", "cookie", NULL
 };
+
+/* The same, but for those that only sound like it. */
+static const char *const likely_secret_keys[] = {"*token*", "*auth*", NULL};
+static const char *const harmless_keys[] = {"sasl.oauthbearer.*", "enable.sasl.oauthbearer.*", "*author", NULL};
 
 /* What is gathered lives as long as the program. */
 static char *
@@ -233,6 +237,16 @@ settings_url_has_password(const char *value)
 	return authority != NULL && authority + 1 < end;
 }
 
+/* Is the key among these patterns? */
+static bool
+is_among(const char *const *patterns, const char *key)
+{
+	for (int i = 0; patterns[i] != NULL; i++)
+		if (fnmatch(patterns[i], key, FNM_CASEFOLD) == 0)
+			return true;
+	return false;
+}
+
 /* Does the value hold what nobody should see? */
 static bool
 is_secret(const Setting *setting, const char *value)
@@ -244,10 +258,9 @@ is_secret(const Setting *setting, const char *value)
 	if (setting->kind == SETTING_PAIRS)
 	{
 		char	   *key = strndup(value, strcspn(value, "="));
-		bool		found = false;
+		bool		found = is_among(secret_keys, key) ||
+			(is_among(likely_secret_keys, key) && !is_among(harmless_keys, key));
 
-		for (int i = 0; secret_keys[i] != NULL && !found; i++)
-			found = fnmatch(secret_keys[i], key, FNM_CASEFOLD) == 0;
 		free(key);
 		return found;
 	}

@@ -377,32 +377,43 @@ take_withdrawn(Event *event, const char *ids)
 	return n;
 }
 
-/*
- * Say that an event was rejected.  When they all are, ten in ten seconds are enough
- * to see why.
- */
-static void
-tell_rejection(const Event *event, const char *why, const char *action, const char *attempt)
+/* How often something was said of late. */
+typedef struct Told
 {
-	static int64_t period;
-	static int	told;
-	static int	passed_over;
+	int64_t		period;
+	int			n;
+	int			passed_over;
+} Told;
+
+/* Say it of one more?  When it is so with all of them, ten in ten seconds are enough to see why. */
+static bool
+should_tell(Told *told, const char *more, bool always)
+{
 	int64_t		now = clock_now();
 	char		number[16];
 
-	if (now - period >= SECONDS(10))
+	if (now - told->period >= SECONDS(10))
 	{
-		snprintf(number, sizeof(number), "%d", passed_over);
-		if (passed_over > 0)
-			log_line(LOG_LEVEL_WARNING, "more events were rejected", "events", number, NULL);
-		period = now;
-		told = passed_over = 0;
+		snprintf(number, sizeof(number), "%d", told->passed_over);
+		if (told->passed_over > 0)
+			log_line(LOG_LEVEL_WARNING, more, "events", number, NULL);
+		told->period = now;
+		told->n = told->passed_over = 0;
 	}
-	if (told++ >= 10 && strcmp(action, "dead") != 0)
-	{
-		passed_over++;
+	if (told->n++ < 10 || always)
+		return true;
+	told->passed_over++;
+	return false;
+}
+
+/* Say that an event was rejected. */
+static void
+tell_rejection(const Event *event, const char *why, const char *action, const char *attempt)
+{
+	static Told told;
+
+	if (!should_tell(&told, "more events were rejected", strcmp(action, "dead") == 0))
 		return;
-	}
 	log_line(LOG_LEVEL_WARNING, "an event was rejected", "id", event->message.id, "attempt", attempt,
 			 "then", action, "reason", why, NULL);
 }
@@ -522,27 +533,49 @@ ask_part_release(Batch *batch)
 static void
 defer_for(Event *event, int64_t wait)
 {
+	static Told told;
 	Batch	   *batch = event->batch;
+	char	   *shown = format("%.1fs", wait / 1e6);
+	char	   *why = clean(event->message.why);
 
+	/* what opens the breaker has been told */
+	if (!batch->giving_back && should_tell(&told, "more events were not taken", false))
+		log_line(LOG_LEVEL_WARNING, "an event was not taken, others go on", "id", event->message.id,
+				 "retry_in", shown, "reason", why, NULL);
+	free(shown);
+	free(why);
 	if (batch->deferred_for < wait)
 		batch->deferred_for = wait;
 	event_set(event, EVENT_DEFERRED);
 	event_hold_later(event);
 }
 
-/* One is not taken now. */
+/*
+ * One is not taken now.  If none is, that is trouble.  Only the one that tells us so is set aside, so that
+ * another one is tried next; setting aside each would cost a row for all there are.
+ */
 static void
 defer(Event *event)
 {
-	int64_t		wait = event->message.retry_after;
+	const Message *message = &event->message;
+	int			times = message->deliveries - 1;
+	int64_t		wait = SECONDS(1) << (times < 0 ? 0 : times < 20 ? times : 20);
+	int64_t		longer;
 
-	if (wait <= 0)
+	if (message->retry_after > 0)
 	{
-		int			times = event->message.deliveries - 1;
-
-		wait = SECONDS(1) << (times < 0 ? 0 : times < 20 ? times : 20);
-		wait = clock_jitter(wait < backoff_most ? wait : backoff_most);
+		defer_for(event, message->retry_after);
+		return;
 	}
+	if (event->batch->giving_back)
+	{
+		event_set(event, EVENT_LEFT);
+		return;
+	}
+	wait = clock_jitter(wait < backoff_most ? wait : backoff_most);
+	suspect_put_off(message, &longer);
+	if (suspect_none_gets_through())
+		wait = longer + watch->trouble(message->why, 0);
 	defer_for(event, wait);
 }
 
@@ -553,15 +586,17 @@ take_trouble(Event *event)
 	const Message *message = &event->message;
 	int64_t		wait;
 
-	if (message->answered && suspect_failed(message, &wait))
-		ask_nack(event);
-	else if (message->answered)
-		defer_for(event, watch->trouble(message->why, message->retry_after) + wait);
-	else
+	if (!message->answered)
 	{
 		event_set(event, EVENT_LEFT);
 		watch->trouble(message->why, message->retry_after);
 	}
+	else if (suspect_failed(message, &wait))
+		ask_nack(event);
+	else if (suspect_none_gets_through())
+		defer_for(event, watch->trouble(message->why, message->retry_after) + wait);
+	else
+		defer_for(event, wait > message->retry_after ? wait : message->retry_after);
 }
 
 /* It was not delivered, and is nothing to worry about. */
@@ -569,7 +604,11 @@ static void
 put_back(Event *event, EventState state)
 {
 	if (event->batch->giving_back)
+	{
 		event_set(event, EVENT_LEFT);
+		if (event->unfit != NULL)
+			event_set_held(event, EVENT_LEFT);
+	}
 	else if (pipelines && event_is_held(event))
 		event_set(event, EVENT_HELD);
 	else

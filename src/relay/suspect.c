@@ -13,6 +13,10 @@
  * and waits as long again as it has been failing: so however many there are of its kind, others get their turn, and
  * after an outage nothing is late by more than that took.
  *
+ * One alone says nothing about the destination while others get through.  When some have failed in a row,
+ * and none came back delivered in between, the destination is in trouble.  For that it does not matter when those
+ * were sent: it spends no attempt.
+ *
  * It is a hint, kept in memory, for so many events: what is forgotten with the process, or pushed out by
  * others, takes a failure more to be found out.
  *
@@ -25,6 +29,9 @@
 #include "clock.h"
 
 #define MOST_SUSPECTS 1024
+
+/* So many in a row are not by chance. */
+#define IN_A_ROW		3
 
 #define SHORTEST_WAIT	SECONDS(1)
 #define LONGEST_WAIT	SECONDS(600)
@@ -39,6 +46,7 @@ typedef struct Suspect
 static Suspect suspects[MOST_SUSPECTS];
 static int	nsuspects;			/* entries that were ever used */
 static int	oldest;				/* where the next one goes when all are used */
+static int	in_a_row;			/* failed since one was delivered */
 static int64_t last_failed_at;
 static int64_t delivered_sent_at;	/* when the youngest that was delivered
 									 * was sent */
@@ -55,9 +63,9 @@ find(const char *id)
 	return NULL;
 }
 
-/* See suspect.h. */
-bool
-suspect_failed(const Message *message, int64_t *wait)
+/* Remember that it failed.  Returns whether another one has got through since the last time. */
+static bool
+note(const Message *message, int64_t *wait)
 {
 	int64_t		now = clock_now();
 	Suspect    *suspect = find(message->id);
@@ -84,11 +92,38 @@ suspect_failed(const Message *message, int64_t *wait)
 }
 
 /* See suspect.h. */
+bool
+suspect_failed(const Message *message, int64_t *wait)
+{
+	bool		at_fault = note(message, wait);
+
+	if (!at_fault)
+		in_a_row++;
+	return at_fault;
+}
+
+/* See suspect.h. */
+void
+suspect_put_off(const Message *message, int64_t *wait)
+{
+	note(message, wait);
+	in_a_row++;
+}
+
+/* See suspect.h. */
+bool
+suspect_none_gets_through(void)
+{
+	return in_a_row >= IN_A_ROW;
+}
+
+/* See suspect.h. */
 void
 suspect_delivered(const Message *message)
 {
 	Suspect    *suspect = NULL;
 
+	in_a_row = 0;
 	if (delivered_sent_at < message->sent_at)
 		delivered_sent_at = message->sent_at;
 

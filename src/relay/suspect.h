@@ -17,6 +17,12 @@
  */
 extern bool suspect_failed(const Message *message, int64_t *wait);
 
+/* It is not taken now.  *wait: how much later than the destination it is to be tried again. */
+extern void suspect_put_off(const Message *message, int64_t *wait);
+
+/* Have so many failed or been put off in a row, none delivered in between, that it is the destination? */
+extern bool suspect_none_gets_through(void);
+
 /* One was delivered. */
 extern void suspect_delivered(const Message *message);
 

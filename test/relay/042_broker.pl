@@ -96,6 +96,14 @@ is(program_wait($relay, relay_patience(20)), 0, 'SIGTERM');
 $relay = relay_start('full', args(exchange => 'full'));
 emit($node, $db, 40, 40);
 ok(wait_for('it is full', sub { $rabbit->count('small') >= 5 }), 'a queue is full');
+ok(wait_for('trouble', sub { program_errors($relay) =~ /the destination takes nothing.*queue is full/ }), 'the log says so')
+  or diag program_errors($relay);
+cmp_ok($node->safe_psql($db, 'SELECT count(*) FROM idemq.parked'), '<', 20, 'what is left goes back whole');
+program_signal($relay, 'TERM');
+is(program_wait($relay, relay_patience(20)), 0, 'SIGTERM');
+($status, $out, $err) = relay(args(exchange => 'full'), '--once');
+is($status, 5, '--once does not take that for done') or diag $err;
+$relay = relay_start('full2', args(exchange => 'full'));
 my %small;
 ok(wait_for('all of them', sub { $small{ $_->{id} } = 1 foreach $rabbit->take('small'); return keys %small == 40; }, 90),
 	'what did not fit comes later') or diag program_errors($relay);
