@@ -241,6 +241,19 @@ is($status, 0, '--drain with a message that is too large');
 check_topic($db, 'large.order');
 like(dead_letters($node, $db), qr/^large\|2\|.*(?:MSG_SIZE_TOO_LARGE|too large)/i, 'it is dead, with the reason');
 
+# ---- what the relay itself cannot send -----------------------------------
+
+# those behind it wait, though Kafka could have several of a key under way
+$db = 'unfit';
+relay_database($node, $db, 'orders', "max_attempts => 2, retry_ladder => '100ms'");
+$node->safe_psql($db, q{SELECT outbox_emit('order', '{}', 'k0', 'unfit', '[1]')});
+emit($node, $db, 5, 1);
+mock("topic unfit.order 1");
+($status, $out, $err) = relay(args($db, '--topic', 'unfit.order', '--drain'));
+is($status, 0, '--drain with headers that are none');
+is(check_topic($db, 'unfit.order'), 5, 'those behind it are sent once, after it has died');
+like(dead_letters($node, $db), qr/^unfit\|2\|.*headers/, 'it is dead, with the reason');
+
 # ---- a broker that does not take a set -----------------------------------
 
 # it does not say which of them; all have to be sent one by one, and none is at fault
